@@ -10,19 +10,20 @@ import (
 // Common is the part of the configuration that every binary has. A service's configuration embeds
 // it with the tag `yaml:",inline"`.
 type Common struct {
-	// Log says what is logged, always to standard error.
+	// Log configures the log, which goes to standard error.
 	Log LogConfig `yaml:"log"`
-	// Admin is the server of metrics, health, readiness, effective configuration and profiles.
+	// Admin configures the HTTP server of metrics, health, readiness, effective configuration and
+	// profiles.
 	Admin AdminConfig `yaml:"admin"`
-	// ShutdownTimeout bounds the whole ordered stop, from the first signal to the exit. Default
+	// ShutdownTimeout bounds the time of an ordered stop, from the first signal to the exit. Default
 	// 30s.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout"`
 }
 
-// LogConfig says what is logged, always to standard error.
+// LogConfig configures the log, which goes to standard error.
 type LogConfig struct {
-	Level  string `yaml:"level"`  // least level: debug, info, warn or error. Default info.
-	Format string `yaml:"format"` // json, console for people, or auto: console on a terminal, else json. Default auto.
+	Level  string `yaml:"level"`  // lowest level that is logged: debug, info, warn or error. Default info.
+	Format string `yaml:"format"` // json, console (text for people), or auto: console on a terminal, else json. Default auto.
 }
 
 // The formats of a log.
@@ -34,8 +35,8 @@ const (
 
 // AdminConfig is the admin server's: metrics, health, readiness, effective configuration, profiles.
 type AdminConfig struct {
-	// Listen is the address, "host:port"; port 0 lets the system choose. The default is the
-	// service's own, on the loopback address only: the server has no authentication.
+	// Listen is the address, "host:port"; port 0 lets the system choose. The default is on the
+	// loopback interface: the server has no authentication.
 	Listen string `yaml:"listen"`
 }
 

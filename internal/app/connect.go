@@ -11,7 +11,7 @@ import (
 func (p Program[T]) connect(proc process, cfg T, source string) int {
 	ctx, cancel := proc.untilSignal()
 	defer cancel()
-	if proc.print(fmt.Sprintf("%s: the configuration is valid (%s), trying what it names:\n", p.Name, source)) != exitOK {
+	if proc.print(fmt.Sprintf("%s: the configuration is valid (%s), trying its servers, topics and permissions:\n", p.Name, source)) != exitOK {
 		return exitFailed
 	}
 	var trials []trial.Trial

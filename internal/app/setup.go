@@ -18,7 +18,7 @@ func (p Program[T]) setup(proc process, cfg T, source string, apply bool) int {
 			return proc.fail(p.Name, err)
 		}
 	}
-	if proc.print(fmt.Sprintf("%s: what it needs at Pulsar (%s), + missing, - replaced:\n", p.Name, source)) != exitOK {
+	if proc.print(fmt.Sprintf("%s: its objects at Pulsar (%s), + missing, - replaced:\n", p.Name, source)) != exitOK {
 		return exitFailed
 	}
 	changes, err := setup.Run(ctx, clusters, apply, proc.stdout)

@@ -1,10 +1,10 @@
 // Package config loads a binary's configuration: defaults, then strict YAML, then the environment,
 // then flags, then validation.
 //
-// A configuration is a plain struct with yaml tags. Every key can also be set by an environment
-// variable named after the binary and the key's path (NIGHTINGALE_PULSAR_URL for pulsar.url), read
-// from the same tags. Faults are reported all at once, each by its YAML path and line, with what
-// would be right.
+// A configuration is a plain struct with yaml tags. An environment variable, named after the binary
+// and the key's path, sets one key (NIGHTINGALE_PULSAR_URL sets pulsar.url). All mistakes are reported
+// at once, each with its YAML path and line and what would be right. The package imports pkg/secret
+// only.
 package config
 
 import (
@@ -62,7 +62,7 @@ const (
 	Print                   // -config.print with -config.file: print the effective configuration
 	PrintKeys               // -config.print without a file: print every key with its meaning
 	Version                 // -version: print the version; nothing is loaded
-	Ready                   // -ready: ask the service that runs with this configuration whether it is ready
+	Ready                   // -ready: whether the running service with this configuration is ready
 )
 
 // Warner is a configuration that can be valid and still not be what was meant.
@@ -195,15 +195,15 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 	fs := flag.NewFlagSet(s.Name, flag.ContinueOnError)
 	fs.SetOutput(s.Usage)
 	*common = commonFlags{}
-	fs.StringVar(&common.file, "config.file", "", "YAML `file` to read; without one the defaults apply")
+	fs.StringVar(&common.file, "config.file", "", "read the configuration from the YAML `file`; default: the defaults of all keys")
 	fs.BoolVar(&common.check, "config.check", false, "validate the configuration and exit")
-	fs.BoolVar(&common.connect, "config.connect", false, "validate the configuration, try all that it names (servers, topics, permissions), and exit")
+	fs.BoolVar(&common.connect, "config.connect", false, "validate the configuration, try its servers, credentials, topics and permissions, and exit")
 	fs.BoolVar(&common.print, "config.print", false,
-		"print every key as YAML with meaning, value and environment variable, or with -config.file the effective configuration, without secrets, and exit")
-	fs.StringVar(&common.level, "log.level", "", "least `level` logged: debug, info, warn or error; overrides log.level")
-	fs.BoolVar(&common.setup, "setup", false, "create what the service needs at Pulsar, as -setup.plan prints it, and exit")
-	fs.BoolVar(&common.setupPlan, "setup.plan", false, "print what -setup would change at Pulsar, as a diff, and exit")
-	fs.BoolVar(&common.ready, "ready", false, "ask the service that runs with this configuration, at admin.listen, whether it is ready, and exit with 0 if so")
+		"print every key with meaning, default and environment variable, and exit; with -config.file: print the effective configuration, without secrets")
+	fs.StringVar(&common.level, "log.level", "", "lowest `level` that is logged: debug, info, warn or error; overrides the key log.level")
+	fs.BoolVar(&common.setup, "setup", false, "create the tenants, namespaces, topics and subscriptions that the service needs at Pulsar, and exit")
+	fs.BoolVar(&common.setupPlan, "setup.plan", false, "print the changes that -setup would make, and exit")
+	fs.BoolVar(&common.ready, "ready", false, "print whether the running service at admin.listen is ready, and exit with status 0 if it is, else 1")
 	fs.BoolVar(&common.version, "version", false, "print the version and exit")
 	if s.Flags != nil {
 		s.Flags(fs, cfg)
@@ -216,7 +216,7 @@ func (s Spec[T]) parse(common *commonFlags, cfg *T) error {
 		}
 		_, _ = fmt.Fprint(s.Usage, "\n")
 		fs.PrintDefaults()
-		_, _ = fmt.Fprintf(s.Usage, "\nEach key of the file can be set by the environment: %s for %q.\n", EnvName(s.Name, "log.level"), "log.level")
+		_, _ = fmt.Fprintf(s.Usage, "\nAn environment variable sets one key: %s sets %s.\n", EnvName(s.Name, "log.level"), "log.level")
 	}
 	if err := fs.Parse(s.Args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

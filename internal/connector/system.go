@@ -96,9 +96,9 @@ type SetupSource interface {
 type NameRules struct {
 	// Separator stands between a namespace and the names in it. 0: there are no namespaces.
 	Separator byte
-	// Reserved returns what is reserved about a complete name, as a clause for an error; "" for
-	// nothing. Two names have the same clause only if the same is reserved about both. nil: nothing
-	// is reserved.
+	// Reserved returns why the system reserves a complete name, as a clause for an error; "" if it
+	// does not. Two names have the same clause only if they are reserved for the same reason. nil: the
+	// system reserves no names.
 	Reserved func(name string) string
 }
 

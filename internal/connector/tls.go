@@ -11,16 +11,17 @@ import (
 // TLS configures how a server's certificate is verified and which certificate the client presents.
 // The version is 1.2 or newer. All files are PEM. They are read again at each connection.
 type TLS struct {
-	// CAFile holds the authorities to trust. Default: the system's.
+	// CAFile holds the certificates of the authorities to trust. Default: the system's.
 	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile are the client's certificate and key. Default: none.
+	// CertFile holds the client's certificate. It needs key_file. Default: none.
 	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// ServerName is the name that the server's certificate must be for. Default: the host that is
-	// connected to.
+	// KeyFile holds the key of cert_file. Default: none.
+	KeyFile string `yaml:"key_file"`
+	// ServerName is the name that the server's certificate must have. Default: the host of the
+	// connection.
 	ServerName string `yaml:"server_name"`
 	// Insecure turns off verification of the server's certificate. It is for tests only: anybody on
-	// the network path can then read and change all traffic. Default false.
+	// the network path can then read and change all data. Default false.
 	Insecure bool `yaml:"insecure"`
 }
 

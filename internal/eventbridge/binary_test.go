@@ -82,9 +82,8 @@ func blocksOf(t *testing.T, document, from string) (blocks []string) {
 	return blocks
 }
 
-// commands runs blocks of commands in one shell, and returns what each has written. Lines that
-// start the process are left out: it runs already. What stands for addresses, in pairs, is
-// replaced.
+// commands runs blocks of commands in one shell, and returns the output of each. It omits lines that
+// start the process, which runs already. addresses are pairs of a text and its replacement.
 func commands(t *testing.T, blocks []string, addresses ...string) (answers []string) {
 	t.Helper()
 	for _, tool := range []string{"bash", "curl", "grep"} {

@@ -56,7 +56,7 @@ type Config struct {
 	Targets     target.Config      `yaml:"targets"`
 	Connections target.Connections `yaml:"connections"`
 
-	// Setup says what -setup creates at Pulsar. Nothing else uses it.
+	// Setup says what -setup creates at Pulsar. Only -setup uses it.
 	Setup setup.Policies `yaml:"setup"`
 
 	// These are only on the command line, see Flags.

@@ -1,5 +1,6 @@
-// Package expression compiles and evaluates expressions in CEL that people configure, over messages
-// that come from anywhere: what one evaluation costs is bounded, whatever the message.
+// Package expression compiles and evaluates CEL expressions of a configuration. Their input are
+// messages of unknown senders: the cost of one evaluation is bounded for every message. The package
+// imports nothing of this repository.
 package expression
 
 import (

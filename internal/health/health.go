@@ -1,5 +1,5 @@
-// Package health logs the error of an operation that is retried: at once, each minute while it
-// lasts, and when the operation has recovered.
+// Package health logs the error of an operation that is repeated: at once, each minute while it lasts,
+// and when the operation has succeeded again. The package imports nothing of this repository.
 package health
 
 import (

@@ -19,20 +19,22 @@ type Config struct {
 	app.Common `yaml:",inline"`
 	// Name is the name of this process on /routes. Default pigeonhole.
 	Name string `yaml:"name"`
-	// InFlight bounds what all routes have taken and not stored yet. Each route has an equal share,
-	// unless it sets its own bounds. Defaults 20000 messages, 128MiB.
+	// InFlight bounds the messages that all routes have taken and not stored yet. Each route has an
+	// equal share, unless it sets its own bounds. Defaults 20000 messages, 128MiB.
 	InFlight InFlight `yaml:"in_flight"`
 	// Routes to run. Default: none.
 	Routes []RouteConfig `yaml:"routes"`
-	// Setup says what -setup creates at Pulsar for the routes. Nothing else uses it.
+	// Setup says what -setup creates at Pulsar for the routes. Only -setup uses it.
 	Setup setup.Section `yaml:"setup"`
 }
 
 // InFlight is a bound on what is held in memory.
 type InFlight struct {
-	// Messages and Bytes that are taken and not stored yet, of the route or of all of them.
-	Messages int          `yaml:"messages"`
-	Bytes    config.Bytes `yaml:"bytes"`
+	// Messages bounds the number of messages that are taken and not stored yet.
+	Messages int `yaml:"messages"`
+	// Bytes bounds the bytes of messages that are taken and not stored yet. Each message counts
+	// about 256 bytes more than its content.
+	Bytes config.Bytes `yaml:"bytes"`
 }
 
 // Values of keys of a route.
@@ -53,31 +55,31 @@ type RouteConfig struct {
 	Sink   SinkConfig   `yaml:"sink"`
 	// Filter, changes and the destination.
 	transform.Config `yaml:",inline"`
-	// Guarantee is at_least_once or effectively_once. The latter is from Kafka to Pulsar only, with
-	// sink.pulsar.partition source, for topics that nobody else writes to, each partition from one
-	// partition of one source topic. It needs deduplication enabled on the topics or their namespace
-	// (pulsar-admin namespaces set-deduplication --enable, or topicPolicies set-deduplication):
-	// without it, which this client cannot see, a connection that breaks may store messages twice. A
-	// topic must keep its last message: give it retention, or a subscription that lags. Default
-	// at_least_once.
+	// Guarantee is at_least_once or effectively_once. effectively_once works from Kafka to Pulsar
+	// only. It needs sink.pulsar.partition source; topics that have no other producer, where each
+	// partition stores the messages of one partition of one source topic; topics that keep their
+	// last message, by retention or by a subscription that lags; and deduplication, enabled on the
+	// topics or their namespace (pulsar-admin namespaces set-deduplication --enable, or
+	// topicPolicies set-deduplication). This client cannot check deduplication: without it, a
+	// broken connection may store messages twice. Default at_least_once.
 	Guarantee string `yaml:"guarantee"`
-	// DeadLetter is where refused messages go: those that can never be stored.
+	// DeadLetter is the destination of refused messages: those that no retry can store.
 	DeadLetter DeadLetter `yaml:"dead_letter"`
-	// Provenance says what a message carries of its way: full, where it was taken from first and
-	// the topics and queues it has been taken from since; or hops, the latter only, which is what
-	// stops loops. Dead letters always carry it in full, and effectively_once needs it. Default
-	// full.
+	// Provenance says what Pigeonhole adds to a message: full, its origin and its hops; or hops,
+	// its hops only, which stop loops. Dead letters always have both. effectively_once needs full.
+	// Default full.
 	Provenance string `yaml:"provenance"`
-	// InFlight bounds what the route has taken and not stored. Default: its share of the whole.
+	// InFlight bounds the messages that the route has taken and not stored yet. Default: its share
+	// of the bounds of all routes.
 	InFlight InFlight `yaml:"in_flight"`
 }
 
 // DeadLetter is where refused messages go.
 type DeadLetter struct {
-	// To is a topic, or a queue, of Sink. Default: none, and the first refused message stops the
-	// route.
+	// To is the topic or queue for dead letters. Default: none; the first refused message then
+	// stops the route.
 	To string `yaml:"to"`
-	// Sink takes them. Default: the route's own, with partition: key.
+	// Sink stores the dead letters. Default: the route's own sink, with partition: key.
 	Sink *SinkConfig `yaml:"sink"`
 }
 
@@ -97,7 +99,7 @@ func (c *RouteConfig) SetDefaults() { c.Guarantee, c.Provenance = AtLeastOnce, p
 // Warnings warns if there are no routes. The process runs without routes: a reload can add some.
 func (c Config) Warnings() (warnings []string) {
 	if len(c.Routes) == 0 {
-		warnings = []string{"routes: there are none, and so nothing is replicated"}
+		warnings = []string{"routes: the list is empty, so nothing is replicated"}
 	}
 	return warnings
 }

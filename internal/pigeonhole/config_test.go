@@ -87,7 +87,7 @@ func TestAConfigurationWithoutRoutesIsWarnedOf(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("name: a\n"), 0o600))
 	loaded, err := loadFile(file)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"routes: there are none, and so nothing is replicated"}, loaded.Warnings)
+	assert.Equal(t, []string{"routes: the list is empty, so nothing is replicated"}, loaded.Warnings)
 
 	loaded, err = loadFile("../../configs/examples/pigeonhole.yaml")
 	require.NoError(t, err)

@@ -62,17 +62,18 @@ func (c RouteConfig) tryPartitions(path string, into connector.SinkConfig, topic
 	return []trial.Trial{{Name: path + ": partitions", Try: func(ctx context.Context) error {
 		widest, need, err := widestTopic(ctx, source)
 		if err != nil {
-			return trial.Notef("not known how many the source has: %s", trial.Plain(err))
+			return trial.Notef("not tried: the number of partitions of the source is unknown: %s", trial.Plain(err))
 		}
 		have, err := sink.Partitions(ctx, topic)
 		switch {
 		case err != nil:
 			return err
 		case have == 0 && need > 1:
-			return fmt.Errorf("create it with %d partitions, as many as %s has: a topic that the broker creates has one, or the broker's"+
-				" default number, and messages from partitions that it does not have are refused", need, widest)
+			return fmt.Errorf("create it with %d partitions, as many as %s has: the broker would create it with its default number,"+
+				" and the sink would refuse messages from other partitions", need, widest)
 		case have > 0 && have < need:
-			return fmt.Errorf("it has %d, and %s has %d: messages from partitions that it does not have are refused", have, widest, need)
+			return fmt.Errorf("it has %d partitions and %s has %d: the sink would refuse messages from the other partitions",
+				have, widest, need)
 		}
 		return nil
 	}}}
@@ -81,7 +82,7 @@ func (c RouteConfig) tryPartitions(path string, into connector.SinkConfig, topic
 // widestTopic returns the source's topic with the most partitions, and their number.
 func widestTopic(ctx context.Context, source connector.PartitionedSource) (topic string, partitions int, err error) {
 	if len(source.Names()) == 0 {
-		return "", 0, errors.New("its topics are those of a pattern")
+		return "", 0, errors.New("it has a topic pattern")
 	}
 	for _, name := range source.Names() {
 		n, err := source.Partitions(ctx, name)

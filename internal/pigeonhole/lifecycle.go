@@ -25,7 +25,7 @@ const (
 )
 
 const (
-	stopTimeout = 30 * time.Second // of a route while the process goes on
+	stopTimeout = 30 * time.Second // of a route while the process runs
 	lagInterval = 10 * time.Second // between two questions for the source's lag
 )
 

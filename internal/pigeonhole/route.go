@@ -18,9 +18,9 @@ import (
 )
 
 // route is a running route, with its own connections, memory bounds and errors. This file is the
-// path of a message: the source offers it to a pipeline, which calls prepare (loops, hops,
-// transformation, what is stored already) and gives it to the sink. A refused message goes to
-// storeDeadLetter. lifecycle.go starts and stops routes.
+// path of a message: the source offers it to a pipeline. The pipeline calls prepare (loops, hops,
+// transformation, messages that are already stored) and gives the message to the sink. A refused
+// message goes to storeDeadLetter. lifecycle.go starts and stops routes.
 type route struct {
 	cfg            RouteConfig
 	log            *zap.Logger
@@ -29,7 +29,7 @@ type route struct {
 	source         connector.Source
 	sink           connector.Sink
 	deadLetterSink connector.Sink          // may be sink; nil: a refused message stops the route
-	resumableSink  connector.ResumableSink // nil: what comes again is stored again
+	resumableSink  connector.ResumableSink // nil: messages that come again are stored again
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -48,7 +48,7 @@ type route struct {
 const (
 	roleSource, roleSink, roleDeadLetter = "source", "sink", "dead_letter" // of a route's parts
 
-	commitEvery            = 100 * time.Millisecond                   // how often pipelines commit at the source what is stored
+	commitEvery            = 100 * time.Millisecond                   // how often pipelines commit their watermark at the source
 	minBackoff, maxBackoff = 100 * time.Millisecond, 10 * time.Second // before failed messages are sent again
 )
 
@@ -99,8 +99,8 @@ func (r *route) newPipelines(bounds InFlight, m *metrics) *pipeline.Set {
 	}, way)
 }
 
-// maxHops is how many routes may pass a message on. It ends a circle that hops do not show, such as
-// one through an exchange, whose queues are not known.
+// maxHops is how many routes may send a message. It ends a loop that hops do not show, such as one
+// through an exchange, whose queues are unknown.
 const maxHops = 8
 
 // preparer prepares the messages of one pipeline. It caches names, which seldom change.
@@ -253,7 +253,7 @@ func (r *route) storeDeadLetter(ctx context.Context, to string, m *message.Messa
 		stub.Key, stub.Value, stub.AMQP = nil, []byte{}, nil
 		sizes := "value=" + strconv.Itoa(len(m.Value)) + " key=" + strconv.Itoa(len(m.Key)) + " headers=" + strconv.Itoa(len(m.Headers))
 		stub.Headers = append(reasonHeaders, message.Header{Name: deadLetterOmitted, Value: []byte(sizes)})
-		// In a goroutine of its own: this callback must not block.
+		// In another goroutine: this callback must not block.
 		go r.deadLetterSink.Send(ctx, r.cfg.DeadLetter.To, &stub, done)
 	})
 }

@@ -1,5 +1,6 @@
-// Package pigeonhole replicates messages between Kafka, RabbitMQ and Pulsar. It runs routes: each
-// has a source, a sink, and a transformation of the messages; see route.
+// Package pigeonhole replicates messages between Kafka, RabbitMQ and Pulsar. It runs routes (see
+// route): each has a source, a sink and a transformation of the messages. It imports
+// internal/connector and the packages below it, and no other service.
 package pigeonhole
 
 import (
@@ -86,7 +87,7 @@ func (s *service) resume(r *route) error {
 	return s.change(context.Background(), s.current(), r)
 }
 
-// change changes the running routes to those of cfg. Routes that did not change go on, with their
+// change changes the running routes to those of cfg. Routes that did not change continue, with their
 // new share of the bounds; restart does not. Others stop, start or are replaced. If cfg has a fault,
 // nothing changes. If ctx ends while routes stop, cfg is not applied, and routes that have stopped
 // stay stopped. s.applying is held.
@@ -94,7 +95,7 @@ func (s *service) change(ctx context.Context, cfg Config, restart *route) error 
 	s.mu.Lock()
 	old := maps.Clone(s.routes)
 	s.mu.Unlock()
-	next := map[string]*route{} // those that go on; then all
+	next := map[string]*route{} // those that continue; then all
 	transforms := make([]*transform.Transform, len(cfg.Routes))
 	for i, rc := range cfg.Routes {
 		var err error
@@ -149,7 +150,7 @@ func (s *service) stopRoutes(ctx context.Context, routes []*route) error {
 	return forEach(routes, func(r *route) error {
 		err := r.stop(stopping)
 		if err != nil && ctx.Err() == nil {
-			s.log.Error("route has not stopped in time, not waiting any longer", zap.Error(err))
+			s.log.Error("route did not stop in time; continuing without waiting for it", zap.Error(err))
 			return nil
 		}
 		return err

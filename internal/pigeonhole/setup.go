@@ -86,11 +86,12 @@ func (c RouteConfig) addDestination(
 		_, widest, err := widestTopic(ctx, source)
 		switch {
 		case err != nil && wanted.Partitions == 0:
-			return config.Fault(t.Path, "as many partitions as the source has, which is not known (%s): set setup.partitions",
+			return config.Fault(t.Path,
+				"must have as many partitions as the source, and their number is unknown (%s): set setup.partitions",
 				trial.Plain(err))
 		case err != nil:
 			cluster.Notes = append(cluster.Notes, fmt.Sprintf(
-				"%s: setup.partitions is used: it is not known how many the source has (%s)", t.Path, trial.Plain(err)))
+				"%s: using setup.partitions: the number of partitions of the source is unknown (%s)", t.Path, trial.Plain(err)))
 		case widest > 1 || wanted.Partitions > 0:
 			t.Partitions = max(wanted.Partitions, widest)
 		}

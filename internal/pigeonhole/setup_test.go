@@ -38,7 +38,7 @@ routes:
 	}, one.Topics)
 	assert.Equal(t, []string{
 		"routes[1].to persistent://t/n/{key}: its topics depend on what is sent, and are not created",
-		"routes[5].to: setup.partitions is used: it is not known how many the source has (its topics are those of a pattern)",
+		"routes[5].to: using setup.partitions: the number of partitions of the source is unknown (it has a topic pattern)",
 	}, one.Notes)
 	assert.Equal(t, "routes[1].dead_letter.sink.pulsar", two.Path)
 	require.Len(t, two.Namespaces, 1)
@@ -52,7 +52,7 @@ routes:
 - {name: a, source: {kafka: {brokers: ['127.0.0.1:1'], group: g, pattern: "x.*"}}, sink: {pulsar: {url: 'pulsar://one:1', partition: source}}, to: persistent://t/n/a}
 - {name: b, source: {kafka: {brokers: ['127.0.0.1:1'], group: h, pattern: "x.*"}}, sink: {pulsar: {url: 'pulsar://one:1', partition: source}}, to: persistent://t/n/b}
 `))
-	require.EqualError(t, err, "routes[0].to: as many partitions as the source has, which is not known (its topics are those of a pattern): set setup.partitions\n"+
-		"routes[1].to: as many partitions as the source has, which is not known (its topics are those of a pattern): set setup.partitions")
+	require.EqualError(t, err, "routes[0].to: must have as many partitions as the source, and their number is unknown (it has a topic pattern): set setup.partitions\n"+
+		"routes[1].to: must have as many partitions as the source, and their number is unknown (it has a topic pattern): set setup.partitions")
 	assert.Equal(t, []string{"routes[3].source.pulsar.pattern persistent://t/n/.*: its subscriptions are created when the service runs"}, two.Notes)
 }

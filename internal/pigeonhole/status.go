@@ -136,9 +136,9 @@ func newCollector(s *service) *collector {
 		{"resent_total", "Messages sent again because the sink failed."},
 		{"in_flight_messages", "Messages taken from the source and not stored yet."},
 		{"in_flight_bytes", "Bytes of the messages in flight."},
-		{"lag_messages", "Messages that wait at the source, as of some seconds ago; absent where it cannot tell."},
-		{"in_flight_age_seconds", "Age of the oldest message in flight, since its broker stored it or, where that is not known," +
-			" since it was received here; 0 without one."},
+		{"lag_messages", "Messages that wait at the source, measured every 10 s; absent if the source cannot report it."},
+		{"in_flight_age_seconds", "Age of the oldest message in flight, since the source's broker stored it or, if that is unknown," +
+			" since this process received it; 0 if no message is in flight."},
 		{"route_up", "1 while the route runs without a current error, 0 while it is paused, unhealthy or failed."},
 	} {
 		c.descs = append(c.descs, prometheus.NewDesc("pigeonhole_"+metric[0], metric[1], []string{"route"}, nil))

@@ -1,5 +1,5 @@
-// Package ring has a queue in one array that grows as needed: what leaves at its head makes room for
-// what comes to its end, without copying.
+// Package ring has a queue in one array that grows as needed. An item that leaves at the head makes
+// room for one at the end; nothing is copied. The package imports nothing of this repository.
 package ring
 
 // minSlots is the size of the first array.

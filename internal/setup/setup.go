@@ -1,6 +1,7 @@
 // Package setup creates what a service needs at Pulsar: tenants, namespaces with their policies,
-// topics and subscriptions. It compares what is wanted with what is there, prints the difference,
-// and makes it. It removes nothing, except values of policies that it replaces.
+// topics and subscriptions. It compares the wanted state with the actual one, prints the difference,
+// and applies it. It deletes nothing, except policy values that it replaces. The package imports
+// internal/config and pkg/messaging, no service.
 package setup
 
 import (

@@ -1,5 +1,5 @@
-// Package stdlog passes lines of Go's standard loggers to zap. Any peer of a connection can cause
-// such lines, and net/http repeats in them what it has received.
+// Package stdlog passes lines of Go's standard loggers to zap. Any client can cause such lines, and
+// net/http repeats received data in them. The package imports internal/truncate only.
 package stdlog
 
 import (

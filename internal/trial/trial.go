@@ -1,5 +1,5 @@
-// Package trial finds out, before a service starts, whether it can use what its configuration
-// names: servers, credentials, topics, permissions.
+// Package trial tries, before a service starts, the servers, credentials, topics and permissions that
+// its configuration names. The package imports internal/config and pkg/messaging, no service.
 package trial
 
 import (

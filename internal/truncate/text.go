@@ -1,4 +1,5 @@
-// Package truncate shortens texts for logs, errors and answers.
+// Package truncate shortens texts for logs, errors and answers. The package imports nothing of this
+// repository.
 package truncate
 
 import (

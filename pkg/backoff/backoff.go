@@ -1,4 +1,5 @@
-// Package backoff has the delays between attempts, and waits for them.
+// Package backoff has the delays between attempts, and waits for them. It imports no other package
+// of this repository.
 package backoff
 
 import (

@@ -120,6 +120,12 @@ func (x *Index[ID]) Len() int {
 // Match appends to dst the ID of each rule that matches the event, once each, in no particular
 // order. The error is an [*EventError]; Match then returns dst unchanged. Only s refers to the
 // event afterwards, until the next call with s.
+//
+// Match reads the event once and skips fields that no rule names. Its memory and time are
+// proportional to the size of the event and of the rules. If many values of the event have to be
+// compared with many rules, the time is proportional to values times rules, up to MaxEventWork.
+// After s has grown to the size of the events and of the index, Match allocates in one case only: a
+// rule has {"cidr": ...}, and a text looks like an address but is not valid.
 func (x *Index[ID]) Match(s *Scratch, dst []ID, event []byte) ([]ID, error) {
 	v := x.current.Load()
 	if err := s.run(v.snap, event); err != nil {

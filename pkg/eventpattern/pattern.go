@@ -37,6 +37,8 @@ type Pattern struct {
 }
 
 // Parse reads a pattern. The error is an [*Error]. The caller may change the bytes afterwards.
+// docs/patterns.md describes the language. In addition: an address with a zone, such as
+// fe80::1%eth0, is not an address for {"cidr": ...}.
 func Parse(pattern []byte) (*Pattern, error) {
 	if len(pattern) > MaxPatternBytes {
 		return nil, &Error{Offset: MaxPatternBytes, Reason: "the pattern is too long"}

@@ -1,4 +1,5 @@
-// Package jsontext checks JSON texts (RFC 8259) and writes and reads the escapes of their strings.
+// Package jsontext checks JSON texts (RFC 8259), and writes and reads the escapes of their strings.
+// It imports no other package of this repository.
 package jsontext
 
 import (

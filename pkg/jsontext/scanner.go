@@ -43,7 +43,7 @@ type Scanner struct {
 	Values int  // number of values so far, in a strict scanner
 	Spaced bool // there was white space between tokens
 	// Duplicate is where a key begins that its object has twice, 0 for none. It is the first that
-	// was found. The scanner goes on: what follows can still be checked.
+	// was found. The scanner continues: what follows can still be checked.
 	Duplicate int
 
 	Fault Fault

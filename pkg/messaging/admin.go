@@ -42,14 +42,14 @@ func (c *Client) Namespace(name string) Namespace { return c.admin.Namespace(nam
 // Namespace manages one namespace over the brokers' admin API.
 type Namespace = adminapi.Namespace
 
-// Retention is how much of what is acknowledged a namespace keeps: what either bound wants removed
-// is removed.
+// Retention is how much of the acknowledged messages a namespace keeps. Messages beyond either
+// bound are removed.
 type Retention = adminapi.Retention
 
 // Unlimited is a bound of a Retention that bounds nothing.
 const Unlimited = adminapi.Unlimited
 
-// BacklogQuota bounds what the subscriptions of a topic have not acknowledged.
+// BacklogQuota bounds the messages that the subscriptions of a topic have not acknowledged.
 type BacklogQuota = adminapi.BacklogQuota
 
 // BacklogPolicy is what brokers do about a topic whose backlog has reached its quota.

@@ -57,7 +57,7 @@ func TestBacklogFallsAsMessagesAreAcknowledged(t *testing.T) {
 			c, err := client.Consumer(consumerConfig(topic, messaging.Shared))
 			require.NoError(t, err)
 			_, err = c.Backlog(testContext(t))
-			require.ErrorContains(t, err, topic+": no such subscription at present")
+			require.ErrorContains(t, err, topic+": the subscription does not exist now")
 
 			const n = 30
 			publish(t, client, topic, n, false)
@@ -164,7 +164,7 @@ func TestBacklogOfAPattern(t *testing.T) {
 	c, err = client.Consumer(cfg)
 	require.NoError(t, err)
 	_, err = c.Backlog(testContext(t))
-	require.ErrorContains(t, err, "no such subscription at present")
+	require.ErrorContains(t, err, "the subscription does not exist now")
 
 	cfg.Pattern = "persistent://" + ns + "/no-such-.*"
 	c, err = client.Consumer(cfg)
@@ -249,7 +249,7 @@ func TestBacklogWithoutFigure(t *testing.T) {
 		"other JSON":        {answers(200, `["x"]`), nil, "not the JSON of Pulsar's admin API"},
 		"nothing":           {answers(200, ""), nil, "not the JSON of Pulsar's admin API"},
 		"too large":         {answers(200, oneWaits+strings.Repeat(" ", 4<<20)), nil, "larger than 4194304 bytes"},
-		"no subscription":   {answers(200, `{"subscriptions":{"another":{"msgBacklog":1}}}`), nil, "no such subscription at present"},
+		"no subscription":   {answers(200, `{"subscriptions":{"another":{"msgBacklog":1}}}`), nil, "the subscription does not exist now"},
 		"no figure":         {answers(200, `{"subscriptions":{"sub":{}}}`), nil, "holds no msgBacklog"},
 		"not authenticated": {answers(401, "who?"), messaging.ErrAuthentication, "401 Unauthorized"},
 		"not permitted (401)": {answers(401, `{"reason":"Unauthorized to validateTopicOperation for operation [GET_STATS]"}`), messaging.ErrAuthorization,

@@ -38,7 +38,7 @@ func TestTenantIsCreated(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, clusters, allowed)
 	require.ErrorContains(t, tenant.SetAllowedClusters(ctx, []string{"standalone", "elsewhere"}), "Clusters do not exist")
-	require.ErrorContains(t, m.client.Tenant("a/b").Create(ctx, clusters), "must be a tenant's")
+	require.ErrorContains(t, m.client.Tenant("a/b").Create(ctx, clusters), "must be the name of a tenant")
 }
 
 func TestNamespaceIsCreatedWithPolicies(t *testing.T) {

@@ -261,5 +261,5 @@ func TestCreateAtATimeSaysWhereItStopped(t *testing.T) {
 		}
 	})
 	err := manager(t, s.URL).Topic(topic).Subscription("s").Create(testContext(t), messaging.AtTime(time.Now()))
-	require.ErrorContains(t, err, "it is created and stands at the earliest message: ")
+	require.ErrorContains(t, err, "the subscription was created at the earliest message: ")
 }

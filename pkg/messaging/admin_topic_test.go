@@ -49,7 +49,7 @@ func TestTopicIsCreatedAndDeleted(t *testing.T) {
 		})
 	}
 	require.ErrorContains(t, m.client.Topic("persistent://"+m.ns+"/x").Create(ctx, -1), "must be >= 0")
-	require.ErrorContains(t, m.client.Topic("non-persistent://"+m.ns+"/x").Create(ctx, 1), "must be a persistent topic's")
+	require.ErrorContains(t, m.client.Topic("non-persistent://"+m.ns+"/x").Create(ctx, 1), "must be the name of a persistent topic")
 	require.Equal(t, "persistent://public/default/x", m.client.Topic("x").Name())
 }
 

@@ -76,8 +76,8 @@ func TestConfigValidate(t *testing.T) {
 		"two ways":              {func(c *messaging.Config) { c.Auth.Token, c.Auth.TokenFile = "t0ken", token }, []string{"auth: must hold one method, got token and token_file"}},
 		"certificate":           {func(c *messaging.Config) { c.URL, c.Auth = secure, own }, nil},
 		"certificate, plain":    {func(c *messaging.Config) { c.Auth = own }, []string{"auth.cert_file: needs a pulsar+ssl url"}},
-		"certificate alone":     {func(c *messaging.Config) { c.URL, c.Auth.CertFile = secure, own.CertFile }, []string{"auth: cert_file and key_file go together"}},
-		"key alone":             {func(c *messaging.Config) { c.URL, c.Auth.KeyFile = secure, own.KeyFile }, []string{"auth: cert_file and key_file go together"}},
+		"certificate alone":     {func(c *messaging.Config) { c.URL, c.Auth.CertFile = secure, own.CertFile }, []string{"auth: must have both cert_file and key_file"}},
+		"key alone":             {func(c *messaging.Config) { c.URL, c.Auth.KeyFile = secure, own.KeyFile }, []string{"auth: must have both cert_file and key_file"}},
 		"another's key": {func(c *messaging.Config) {
 			c.URL, c.Auth.CertFile, c.Auth.KeyFile = secure, own.CertFile, others.KeyFile
 		},
@@ -108,7 +108,7 @@ func TestConfigValidate(t *testing.T) {
 				Auth: messaging.Auth{Token: "t0ken", TokenFile: none, CertFile: none, OAuth2: messaging.OAuth2{Audience: "x", CAFile: none}},
 			}
 		}, []string{"url:", "admin_url:", "connect_timeout:", "operation_timeout:", "keep_alive:", "connections_per_broker:", "tls.ca_file:", "auth.token_file:",
-			"auth.cert_file:", "auth.oauth2.ca_file:", "auth: must hold one method", "auth: cert_file and key_file go", "auth.oauth2.key_file:"}},
+			"auth.cert_file:", "auth.oauth2.ca_file:", "auth: must hold one method", "auth: must have both", "auth.oauth2.key_file:"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := messaging.Config{URL: plain}

@@ -63,10 +63,10 @@ type AsyncHandler = consume.AsyncHandler
 // PendingDelivery is one attempt at a message whose verdict is not given yet.
 type PendingDelivery = consume.PendingDelivery
 
-// EnsureSubscription creates the durable subscription on each partition of topic, unless it exists:
-// what is published from at on waits for its consumers. Brokers that create missing topics create
-// this one. Unlike [Subscription.Create] it needs no admin API: it connects a consumer to each
-// partition and closes it at once, without receiving anything.
+// EnsureSubscription creates the durable subscription on each partition of topic, unless it exists.
+// Messages that are published from at on wait for its consumers. Brokers that create missing topics
+// create this one. Unlike [Subscription.Create] it needs no admin API: it connects a consumer to
+// each partition and closes it at once, without receiving anything.
 //
 // It tries once, until ctx ends or the client is closed. After an error some of the partitions may
 // have the subscription.

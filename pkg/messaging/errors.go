@@ -11,8 +11,8 @@ import (
 
 // Errors to look for with errors.Is.
 var (
-	// ErrClosed is returned by a client, publisher, reader or writer that was closed, and by what
-	// uses a client that was closed.
+	// ErrClosed is returned by a client, publisher, reader or writer that was closed, and by the
+	// publishers, consumers and readers of a closed client.
 	ErrClosed = record.ErrClosed
 	// ErrAuthentication is in the reason of a failure when a broker, or the issuer of tokens, refused
 	// the client's credentials, or they could not be read.
@@ -23,22 +23,22 @@ var (
 	// ErrTLS is in the reason of a failure when client and broker did not accept one another's
 	// certificates.
 	ErrTLS = cluster.ErrTLS
-	// ErrNoAdminURL is returned by what asks the brokers' admin API when no [Config].AdminURL is set.
+	// ErrNoAdminURL: the call needs the brokers' admin API, and [Config].AdminURL is not set.
 	ErrNoAdminURL = adminapi.ErrNoAdminURL
-	// ErrInvalidTopic says that a name cannot be a topic's.
+	// ErrInvalidTopic says that a topic's name is invalid.
 	ErrInvalidTopic = record.ErrInvalidTopic
-	// ErrTopicNotFound says that a publisher cannot open: there is no such topic, or no such
-	// namespace, and the broker does not create it. The admin API's is [ErrNotFound].
+	// ErrTopicNotFound says that a publisher cannot open: the topic, or its namespace, does not exist,
+	// and the broker does not create it. Calls of the admin API return [ErrNotFound] instead.
 	ErrTopicNotFound = record.ErrTopicNotFound
-	// ErrNamespaceNotFound says, with ErrTopicNotFound, that there is no such namespace either.
-	// Only [Client.TryPublish] and [Client.TryConsume] tell.
+	// ErrNamespaceNotFound says, with ErrTopicNotFound, that the namespace does not exist either.
+	// Only [Client.TryPublish] and [Client.TryConsume] return it.
 	ErrNamespaceNotFound = record.ErrNamespaceNotFound
 	// ErrTopicTerminated is the final outcome of records for a terminated topic.
 	ErrTopicTerminated = record.ErrTopicTerminated
-	// ErrTooLarge is the outcome of a record that is larger than the broker takes. From
+	// ErrTooLarge is the outcome of a record that is larger than the broker allows. From
 	// [Publisher.PublishAsync] it comes in a [TooLargeError].
 	ErrTooLarge = record.ErrTooLarge
-	// ErrQueueFull is returned under [FailFast] when a bound of the queue is hit.
+	// ErrQueueFull is returned under [FailFast] when a bound of the queue is reached.
 	ErrQueueFull = record.ErrQueueFull
 	// ErrDeduplicated is the outcome of a record without a SequenceID that a broker with
 	// deduplication took for a duplicate, at a publisher with a ProducerName. It is stored if the
@@ -65,7 +65,7 @@ var (
 	// ErrNotOrdered is the error of EntryWriter.Store for records without a position, with a negative
 	// one, or whose positions do not rise.
 	ErrNotOrdered = publish.ErrNotOrdered
-	// ErrInDoubt is the error of EntryWriter.Store when it is not known whether the entry was stored.
+	// ErrInDoubt is the error of EntryWriter.Store if it is unknown whether the entry was stored.
 	ErrInDoubt = publish.ErrInDoubt
 	// ErrRunning is returned by Run, RunAsync and Drain when the consumer is inside one of them
 	// already.
@@ -81,8 +81,8 @@ var (
 	// ErrNotFound is in the error of a call of the admin API about a topic, a subscription or a
 	// namespace that does not exist.
 	ErrNotFound = adminapi.ErrNotFound
-	// ErrExists is in the error of a call that creates what exists already, otherwise than it was
-	// asked for.
+	// ErrExists is in the error of a call that creates something that exists already with other
+	// properties.
 	ErrExists = adminapi.ErrExists
 	// ErrBusy is in the error of a call of the admin API that has to wait for others: clients use the
 	// topic or the subscription, or the same operation runs.

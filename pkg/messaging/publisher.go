@@ -31,7 +31,7 @@ func Ops() Profile { return publish.Ops() }
 // Compression is how a publisher compresses its batches.
 type Compression = publish.Compression
 
-// LZ4 costs little and is what the profiles use.
+// The profiles use LZ4, which costs little CPU time.
 const (
 	LZ4           = publish.LZ4
 	ZSTD          = publish.ZSTD
@@ -69,13 +69,14 @@ const (
 type Ownership = publish.Ownership
 
 const (
-	// SharedOwnership lets many publishers write. A lost producer is replaced, and what is not
-	// acknowledged is sent again: what the broker stored without saying so is stored twice.
+	// SharedOwnership lets many publishers write. A lost producer is replaced, and unacknowledged
+	// records are sent again: those that the broker had stored are stored twice.
 	SharedOwnership = publish.SharedOwnership
 	// ExclusiveOwnership makes the publisher the only one. Opening fails with ErrOwned while
 	// another publisher has the topic. A lost producer is final, because another publisher may have
 	// written since: unacknowledged and later records of the partition fail with ErrProducerLost.
-	// Find out by [Client.Last] what is stored, and open another publisher. See [Publisher.Owned].
+	// Find the last stored message with [Client.Last], and open another publisher. See
+	// [Publisher.Owned].
 	ExclusiveOwnership = publish.ExclusiveOwnership
 	// WaitForOwnership is ExclusiveOwnership whose opening waits until the topic has no other
 	// publisher. When the opening's context ends first, the broker keeps the place in the queue
@@ -100,8 +101,9 @@ func (c *Client) EntryWriter(ctx context.Context, topic string, cfg EntryWriterC
 	return c.publishers.OpenWriter(ctx, topic, cfg)
 }
 
-// EntryWriter stores what comes from a source that numbers it, so that each position of the source
-// is stored once in one partition, whatever ends in between: the process, the broker, connections.
+// EntryWriter stores the messages of a source that numbers them, so that each position of the
+// source is stored once in one partition, even if the process, the broker or connections fail in
+// between.
 type EntryWriter = publish.EntryWriter
 
 // EntryWriterConfig says how to write.

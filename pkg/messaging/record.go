@@ -55,7 +55,7 @@ const (
 	PropertyEscape = record.PropertyEscape
 )
 
-// Position is a place in a topic, from which a subscription or a [Reader] goes on. The zero
+// Position is a place in a topic, at which a subscription or a [Reader] continues. The zero
 // Position is [Earliest]. It is a plain value.
 type Position = record.Position
 
@@ -83,6 +83,6 @@ type StartAt = record.StartAt
 const (
 	// StartEarliest begins with the oldest message that the topic still has.
 	StartEarliest = record.StartEarliest
-	// StartLatest begins with what is published after subscribing, or opening.
+	// StartLatest begins with the messages that are published after subscribing, or opening.
 	StartLatest = record.StartLatest
 )

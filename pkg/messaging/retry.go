@@ -30,11 +30,11 @@ func Reject(err error) error { return retry.Reject(err) }
 // partition go back in their order, except for one that is sent again because brokers took its copy
 // for a duplicate.
 //
-// The result counts what was done, also with an error. Errors end the call: what is left stays on
-// the subscription, and another call goes on with it. It returns ErrSubscriptionBusy, also while
-// another call for the subscription runs, [ErrTopicNotFound] when the dead-letter topic or To does
-// not exist, [ErrTopicTerminated], [ErrClosed] when the client closes, and ctx's error. It waits
-// for brokers that are unavailable, until ctx ends. It does not use the admin API.
+// The result counts the messages, also with an error. Errors end the call: the other dead letters
+// stay on the subscription, and another call continues with them. It returns ErrSubscriptionBusy,
+// also while another call for the subscription runs, [ErrTopicNotFound] when the dead-letter topic
+// or To does not exist, [ErrTopicTerminated], [ErrClosed] when the client closes, and ctx's error.
+// It waits for brokers that are unavailable, until ctx ends. It does not use the admin API.
 func (c *Client) Redrive(ctx context.Context, cfg RedriveConfig) (RedriveResult, error) {
 	return redrive.Redrive(ctx, c.publishers, cfg, c.redriveIdle)
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/topicname"
 )
 
-// The methods Try… find out, before anything is used, whether it can be. They try once, until ctx
-// ends or the client is closed, create nothing, and leave nothing behind.
+// The methods Try… check whether the client could use the cluster or a topic. They try once, until
+// ctx ends or the client is closed, and create nothing.
 
-// TryConnect connects to the cluster, as who the client says it is, and closes the connection. The
-// error says why that cannot be: [ErrAuthentication] for refused credentials, [ErrTLS] for
+// TryConnect connects to the cluster with the client's credentials, and closes the connection. The
+// error says why this fails: [ErrAuthentication] for refused credentials, [ErrTLS] for
 // certificates that were not accepted.
 func (c *Client) TryConnect(ctx context.Context) error {
 	return c.try(ctx, "connect", func(ctx context.Context, b ask.Broker) error { return b.Connect(ctx) })
@@ -158,10 +158,11 @@ func (c *Client) try(ctx context.Context, what string, try func(context.Context,
 // when it is asked how many partitions this one has.
 const reachTopic = "persistent://public/default/aviary-reach-partition-0"
 
-// Reach returns nil once a broker of the cluster has answered, and tries until ctx ends or the
-// client is closed. What it asks changes nothing. A refusal counts, too, such as that there is no
-// such topic, or that this client may not know: that the cluster is there and has let the client
-// in is what it says, not what the client may do. It is safe for concurrent use.
+// Reach returns nil when a broker of the cluster has answered, and tries until ctx ends or the
+// client is closed. Its request changes nothing. A refusal counts as an answer, for example that
+// the topic does not exist, or that the client may not know this. So nil says that the cluster is
+// reachable and has accepted the client's connection; it does not say what the client may do. Reach
+// is safe for concurrent use.
 func (c *Client) Reach(ctx context.Context) error {
 	ctx, done := clientquirks.EitherEnds(ctx, c.cluster.Life)
 	defer done()

@@ -1,8 +1,9 @@
-// Package secret keeps passwords and tokens out of logs, dumps and printed configuration.
+// Package secret keeps passwords and tokens out of logs, dumps and printed configuration. It
+// imports no other package of this repository.
 //
 // A [String] reads from YAML, JSON or text like any string, and is always written as "<redacted>":
 // by fmt with every verb except %p, zap, slog, YAML and JSON. Only [String.Reveal] returns the
-// value, so a search for that name finds every place that uses a secret.
+// value.
 //
 // One limitation: fmt does not call the methods of unexported struct fields, so %v of a struct with
 // a String in an unexported field prints the value. Do not format such a struct.

@@ -1,17 +1,12 @@
-// Command bench measures a scenario or a workload and prints a table, then one line of JSON:
+// Command bench measures a scenario or a workload. docs/benchmarks/README.md describes its use.
+//
+// It runs the compared sides in turn, each in its own process, and reports the median of the
+// ratios of all turns. It prints a table, then one line of JSON:
 //
 //	{"scenario":…,"figures":{…},"targets":[{"name":…,"value":…,"target":…,"ok":…},…]}
 //
-// A workload is a YAML file of the OpenMessaging Benchmark:
-//
-//	go run ./test/bench -workload FILE -pulsar.url pulsar://broker:6650 -pulsar.admin_url http://broker:8080
-//
-// runs it with the library and with the plain client alternately. Without a URL it starts a broker.
-// -out takes a folder for the results: NAME.json, and the page NAME.html.
-//
-// The speed of a machine changes over time. So the compared sides alternate within one run, and the
-// result is the median of the ratios of each round. What is measured runs in a process of its own:
-// a service, another program, or this program again, with producers and consumers.
+// With -out it also writes NAME.json and the page NAME.html. It may import pulsar-client-go, as
+// the plain client to compare with.
 package main
 
 import (

@@ -44,7 +44,7 @@ func idleLoad(ctx context.Context, l senders.Load, _ *measure.Meter) error {
 
 // sonicClusterScenario compares Sonic in front of Redis Clusters of 1, 3 and 6 primaries with Sonic
 // in front of one Redis. All servers share the cores of this machine, so more primaries do not give
-// more commands a second here. What counts is the CPU time of Sonic for each command.
+// more commands a second here. The result is the CPU time of Sonic for each command.
 func sonicClusterScenario(ctx context.Context, r *runner) error {
 	b, err := newSonicBench(ctx, r, false)
 	if err != nil {

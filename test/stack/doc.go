@@ -1,15 +1,9 @@
-// Package stack runs the real servers that Aviary talks to, as child processes of this machine:
-// Apache Pulsar as one standalone broker or as two geo-replicated ones, Apache Kafka, RabbitMQ,
-// Redis, alone or one per zone, and the programs Prometheus, vmagent and nutcracker.
+// Package stack runs real servers as child processes: Pulsar, Kafka, RabbitMQ, Redis, Prometheus,
+// vmagent and nutcracker. They listen on 127.0.0.1 and keep their files in the user's cache
+// folder. It needs Linux.
 //
-// It has two users. The command test/stack/cmd/stack starts servers that outlive it, for
-// development and benchmarks ("make stack-up", "make stack-down"). Tests ask for a server with
-// [Pulsar], [Geo], [Kafka], [RabbitMQ], [Redis] or [RedisZones], which share one server between all
-// test packages of a checkout and leave it running, or with the function of the same name that
-// begins with Private: its server is the test's own, which may kill, pause and restart it, and goes
-// with the test.
-//
-// Servers listen on 127.0.0.1 only. Downloads, data, logs and process ids live in the user's cache
-// folder, never in the repository. Linux only: it reads /proc and relies on the parent-death
-// signal.
+// [Pulsar], [Geo], [Kafka], [RabbitMQ], [Redis] and [RedisZones] return servers that all test
+// packages of a checkout share. Functions with the prefix Private return a server for one test,
+// which may kill and restart it. The command test/stack/cmd/stack starts servers for development.
+// The packages install, process and systems/owned are below this one and do not import it.
 package stack

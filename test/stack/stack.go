@@ -278,8 +278,8 @@ func (s *Stack) Jars(ctx context.Context, name, coordinates, sha512 string) (str
 }
 
 // Up makes the named services run and returns their KEY=VALUE lines once all are healthy. Services
-// of this checkout that run already are reused. What it starts outlives this process unless the
-// stack is Owned; [Stack.Down] stops it.
+// of this checkout that run already are reused. Services outlive this process unless the stack is
+// Owned; [Stack.Down] stops them.
 func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 	picked, err := s.pick(names)
 	if err != nil {
@@ -349,8 +349,8 @@ func (s *Stack) Up(ctx context.Context, names ...string) ([]string, error) {
 	return all, nil
 }
 
-// reuse returns the record of a running, healthy service. What is left of an unhealthy one is
-// stopped and wiped.
+// reuse returns the record of a running, healthy service. It stops an unhealthy service and deletes
+// its files.
 func (s *Stack) reuse(ctx context.Context, svc service) (*record, bool, error) {
 	rec, err := s.loadRecord(svc.name)
 	if err != nil || rec == nil {

@@ -36,51 +36,53 @@ type SourceConfig struct {
 	Connection `yaml:",inline"`
 	// Cluster is the name of the cluster in the provenance of its messages. Default kafka.
 	Cluster string `yaml:"cluster"`
-	// Group is the consumer group. This source continues at its committed offsets after a restart;
-	// several processes of one group share the partitions. It must be given.
+	// Group is the consumer group. It must be given. After a restart the source continues at the
+	// committed offsets of the group. Several processes of one group share the partitions.
 	Group string `yaml:"group"`
-	// InstanceID makes this process a static member of the group: when it restarts within
-	// SessionTimeout, after a crash too, it continues at once with the partitions that it had.
-	// Without it the group waits for SessionTimeout after a crash. Each process needs its own: a
-	// second one with the same removes the first. A process that stops for good keeps its
-	// partitions from others until SessionTimeout. Letters, digits, '-', '_' and '.', at most 249.
-	// Default: none.
+	// InstanceID makes this process a static member of the group. If it restarts within
+	// session_timeout, also after a crash, it continues at once with the partitions that it had.
+	// Without it, after a crash, the group waits for session_timeout. Each process needs its own
+	// id: a second process with the same id removes the first from the group. The partitions of a
+	// process that stops for good get a new owner after session_timeout. Letters, digits, '-', '_'
+	// and '.', at most 249. Default: none.
 	InstanceID string `yaml:"instance_id"`
-	// Topics are read, each of them once it exists. Either these or Pattern must be given.
+	// Topics are the topics to read. A topic that does not exist is read as soon as it exists. Give
+	// either this or pattern.
 	Topics []string `yaml:"topics"`
-	// Pattern is a regular expression (RE2): every topic whose whole name matches is read, also
-	// those created later, but none internal to Kafka, such as __consumer_offsets.
+	// Pattern is a regular expression (RE2) for the whole names of the topics to read, also of
+	// topics that are created later. It does not select topics internal to Kafka, such as
+	// __consumer_offsets.
 	Pattern string `yaml:"pattern"`
-	// DiscoverEvery is how often new topics and new partitions are looked for. A change of the
-	// topics restarts the group's session; new partitions are added to it. At least 1s. Default
-	// 30s.
+	// DiscoverEvery is the interval at which the source looks for new topics and new partitions. A
+	// change of the topics restarts the group's session; new partitions are added to it. At least
+	// 1s. Default 30s.
 	DiscoverEvery time.Duration `yaml:"discover_every"`
-	// IsolationLevel is read_committed, which leaves out messages of aborted transactions and waits
-	// for open ones, or read_uncommitted. Default read_committed.
+	// IsolationLevel is read_committed (skip messages of aborted transactions, wait for open ones)
+	// or read_uncommitted. Default read_committed.
 	IsolationLevel string `yaml:"isolation_level"`
-	// OnGap says what to do when messages were deleted before they were read, by the topic's
-	// retention, or because the topic was deleted and created again. alarm: log and count it, and
-	// continue from the oldest message. fail: stop the route. Default alarm.
+	// OnGap says what to do when messages were deleted before they were read: alarm (log and count
+	// it, and continue from the oldest message) or fail (stop the route). The topic's retention
+	// deletes messages, and so does deleting the topic and creating it again. Default alarm.
 	OnGap string `yaml:"on_gap"`
-	// CommitInterval is how often offsets are committed. After a crash, messages stored since then
-	// are read again. At least 10ms. Default 1s.
+	// CommitInterval is the interval at which offsets are committed. After a crash, the messages
+	// stored since the last commit are read again. At least 10ms. Default 1s.
 	CommitInterval time.Duration `yaml:"commit_interval"`
-	// SessionTimeout is how long a member may be silent before the group gives its partitions to
-	// others. At least 6s. Default 45s.
+	// SessionTimeout is how long a member may send no heartbeat before the group gives its
+	// partitions to others. At least 6s. Default 45s.
 	SessionTimeout time.Duration `yaml:"session_timeout"`
-	// DrainTimeout is how long a partition waits for its messages in flight before it is released,
-	// at a rebalance and at a stop. Its next owner reads again what is not stored then. It must be
-	// shorter than request_timeout. The members of the group have both, and 10s, to rebalance.
-	// Default 20s.
+	// DrainTimeout bounds how long a partition waits for its messages in flight before it is
+	// released, at a rebalance and at a stop. Its next owner reads the messages again that are not
+	// stored by then. It must be shorter than request_timeout. The members of the group have the
+	// sum of both, and 10s, to rebalance. Default 20s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
-	// FetchBytes is how much is fetched of a partition at once, as it is stored, and half of what
-	// is fetched from a broker at once; a single larger batch comes whole. Messages that compress
-	// well take many times as much memory here: fetch less of them. Default 1MiB.
+	// FetchBytes bounds one fetch of a partition, in compressed bytes. One fetch of a broker has up
+	// to twice as many. A single larger batch is fetched whole. Messages that compress well take
+	// many times as much memory: then use a smaller value. From 1KiB to 64MiB. Default 1MiB.
 	FetchBytes config.Bytes `yaml:"fetch_bytes"`
-	// BufferBytes bounds what is fetched and not taken by the route yet, of all partitions
-	// together, in equal shares; a partition above its share is paused, but still takes what was
-	// requested before. At most a quarter of the bytes that the route may have in flight are used,
-	// and for one fetch half of that. At least 1MiB. Default 32MiB.
+	// BufferBytes bounds the messages that are fetched and not taken by the route yet, of all
+	// partitions together, in equal shares. A partition above its share is paused; it still accepts
+	// what was requested before. The source uses at most a quarter of the route's in_flight.bytes,
+	// and half of that for one fetch. From 1MiB to 4GiB. Default 32MiB.
 	BufferBytes config.Bytes `yaml:"buffer_bytes"`
 }
 
@@ -178,29 +180,30 @@ func (c SourceConfig) settings(inFlight int64) (*sarama.Config, error) {
 // SinkConfig says how to write.
 type SinkConfig struct {
 	Connection `yaml:",inline"`
-	// Cluster is the name of the cluster in the hops of messages: the one that sources of the same
-	// cluster have. Default kafka.
+	// Cluster is the name of the cluster in the hops of messages. Sources of the same cluster must
+	// have the same name. Default kafka.
 	Cluster string `yaml:"cluster"`
-	// Topic takes the messages for which the route names none. Default: none.
+	// Topic is the destination of a route without to. Default: none.
 	Topic string `yaml:"topic"`
-	// Partition says how a message's partition is chosen. key: by the key's hash, as Kafka's Java
-	// client does it; each batch of messages without a key goes to another partition. source: the
-	// number of the partition that the message was read from. Default key.
+	// Partition chooses the partition of a message: key (by the key's hash, as Kafka's Java client
+	// does it; each batch of messages without a key goes to another partition) or source (the
+	// number of its partition at the source). Default key.
 	Partition string `yaml:"partition"`
 	// Compression is none, gzip, snappy, lz4 or zstd. Default lz4.
 	Compression string `yaml:"compression"`
-	// Linger is how long a batch waits for more messages, unless it is full. At most 1m. Default
-	// 5ms.
+	// Linger is how long a batch that is not full waits for more messages. At most 1m. Default 5ms.
 	Linger time.Duration `yaml:"linger"`
-	// MaxMessageBytes bounds a message, and a batch of several, before compression. A larger message
-	// is refused. Keep it at or below the topics' max.message.bytes: brokers refuse a larger batch
-	// as a whole, and its messages are then sent one by one. Default 1000000.
+	// MaxMessageBytes bounds a message, and a batch of several, before compression. A larger
+	// message is refused. It should not exceed the topics' max.message.bytes: brokers refuse a
+	// larger batch as a whole, and its messages are then sent one by one. From 1KiB to 64MiB.
+	// Default 1000000.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// Retries is how often a batch that the brokers cannot store for now is sent again before its
 	// messages fail. Pipelines send them again after a pause, so it is no key. Default 5.
 	Retries int `yaml:"-"`
-	// MissingTopic says what to do when a topic does not exist. wait: report it and try again until
-	// it does. create: create it, with the brokers' default number of replicas. Default wait.
+	// MissingTopic says what to do when a topic does not exist: wait (report it, and try again
+	// until the topic exists) or create (with the brokers' default number of replicas). Default
+	// wait.
 	MissingTopic string `yaml:"missing_topic"`
 	// CreatePartitions is the number of partitions of a created topic; -1 is the brokers' default.
 	// Default -1.
@@ -238,7 +241,7 @@ func (c SinkConfig) Validate() error {
 			"create_partitions", "must be > 0, or -1 for the brokers' default, got %d", c.CreatePartitions))
 }
 
-// checkName returns what is wrong with the name of a topic, or of a member of a group, by Kafka's
+// checkName returns the fault of the name of a topic, or of a member of a group, by Kafka's
 // rules.
 func checkName(name string) error {
 	switch {

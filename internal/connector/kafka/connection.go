@@ -20,8 +20,8 @@ import (
 
 // Connection says how to reach one Kafka cluster.
 type Connection struct {
-	// Brokers are addresses, host:port, of some of the cluster's brokers, which name the others.
-	// Default 127.0.0.1:9092.
+	// Brokers are the addresses, host:port, of some of the cluster's brokers, which report the
+	// others. Default 127.0.0.1:9092.
 	Brokers []string `yaml:"brokers"`
 	// ClientID names this client in the brokers' logs, metrics and quotas. Default pigeonhole.
 	ClientID string `yaml:"client_id"`

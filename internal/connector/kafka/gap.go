@@ -25,7 +25,8 @@ func (e *GapError) Error() string {
 		what = "is of a topic that was deleted and created again"
 	}
 	return fmt.Sprintf("messages of topic %s, partition %d, were deleted before they were read: "+
-		"the committed offset %d %s, whose messages are %d up to %d", e.Topic, e.Partition, e.Committed, what, e.Oldest, e.Newest)
+		"the committed offset %d %s, which now begins at %d and ends before %d",
+		e.Topic, e.Partition, e.Committed, what, e.Oldest, e.Newest)
 }
 
 // topicIDPrefix comes before a topic's id in the metadata of a committed offset. A topic that was
@@ -68,24 +69,24 @@ func (m *member) checkGap(c *claimedPartition) (restart bool, err error) {
 		if newest > oldest {
 			// Nothing tells a new group from one whose offsets Kafka has deleted.
 			s.starts.WithLabelValues(c.topic).Inc()
-			s.log.Warn("the group has no committed offset and begins at the oldest message: it is new, "+
-				"or its offsets have expired (offsets.retention.minutes), and messages come again", c.fields(nil)...)
+			s.log.Warn("the group has no committed offset; reading from the oldest message: the group is new, "+
+				"or its offsets have expired (offsets.retention.minutes) and messages are read again", c.fields(nil)...)
 		}
 		return false, nil
 	case committed >= oldest && committed <= newest && !gap.Recreated:
 		if c.claim.InitialOffset() < 0 {
 			// The library found it outside the log, as happens while a leader takes over.
-			return false, fmt.Errorf("topic %s, partition %d: the committed offset %d was outside the log for a moment",
+			return false, fmt.Errorf("topic %s, partition %d: the committed offset %d was outside the log for a short time",
 				c.topic, c.partition, committed)
 		}
 		return false, nil
 	case s.cfg.OnGap == gapFail:
 		m.endSession(gap)
 		<-c.session.Context().Done()
-		return false, errors.New("stopped at a gap")
+		return false, errors.New("stopped because messages were deleted before they were read (on_gap: fail)")
 	}
 	gaps.Inc()
-	s.log.Error("messages were deleted before they were read, continuing with the oldest one", c.fields(gap)...)
+	s.log.Error("messages were deleted before they were read; continuing from the oldest message", c.fields(gap)...)
 	c.nextOffset.Store(oldest)
 	// mark alone would keep the offset of a deleted topic that is higher than oldest.
 	c.session.ResetOffset(c.topic, c.partition, oldest, c.metadata)

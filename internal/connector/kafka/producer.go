@@ -78,7 +78,7 @@ func (c connectionHook) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _
 	}
 }
 
-// sizeOf is the largest size of a record in a batch of its own, before compression.
+// sizeOf is the largest size of a record in a separate batch, before compression.
 func sizeOf(r *kgo.Record) int64 {
 	const (
 		batch  = 61 + 16       // the batch's header (Kafka protocol, record batch), and what requests put around it

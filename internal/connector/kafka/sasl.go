@@ -26,12 +26,13 @@ type SASL struct {
 	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. PLAIN and OAUTHBEARER show
 	// the secret to whoever can read the connection: use them with TLS. Default: none.
 	Mechanism string `yaml:"mechanism"`
-	// Username and Password are those of PLAIN and SCRAM. PasswordFile holds the password instead;
-	// it is read at each connection.
-	Username     string        `yaml:"username"`
-	Password     secret.String `yaml:"password"`
-	PasswordFile string        `yaml:"password_file"`
-	// TokenFile holds the token of OAUTHBEARER; it is read at each connection.
+	// Username is the user name for PLAIN and SCRAM.
+	Username string `yaml:"username"`
+	// Password is the password for PLAIN and SCRAM. Give either this or password_file.
+	Password secret.String `yaml:"password"`
+	// PasswordFile holds the password for PLAIN and SCRAM. It is read at each connection.
+	PasswordFile string `yaml:"password_file"`
+	// TokenFile holds the token for OAUTHBEARER. It is read at each connection.
 	TokenFile string `yaml:"token_file"`
 	// OAuth2 gets the token of OAUTHBEARER from an authorization server.
 	OAuth2 OAuth2 `yaml:"oauth2"`
@@ -41,14 +42,16 @@ type SASL struct {
 type OAuth2 struct {
 	// TokenURL is the authorization server's token endpoint.
 	TokenURL string `yaml:"token_url"`
-	// ClientID and ClientSecret identify this client to the server. ClientSecretFile holds the
-	// secret instead.
-	ClientID         string        `yaml:"client_id"`
-	ClientSecret     secret.String `yaml:"client_secret"`
-	ClientSecretFile string        `yaml:"client_secret_file"`
-	// Scopes are asked for. Default: none.
+	// ClientID is the id of this client at the authorization server.
+	ClientID string `yaml:"client_id"`
+	// ClientSecret is the secret of the client. Give either this or client_secret_file.
+	ClientSecret secret.String `yaml:"client_secret"`
+	// ClientSecretFile holds the secret of the client.
+	ClientSecretFile string `yaml:"client_secret_file"`
+	// Scopes are the scopes that the client asks for. Default: none.
 	Scopes []string `yaml:"scopes"`
-	// CAFile holds the PEM certificates to trust for the server. Default: the system's.
+	// CAFile holds the PEM certificates of the authorities to trust for the authorization server.
+	// Default: the system's.
 	CAFile string `yaml:"ca_file"`
 }
 

@@ -98,7 +98,8 @@ func TestSecurity(t *testing.T) {
 		out.Brokers, in.Brokers = []string{srv.Upstream()}, []string{srv.Upstream()}
 		text, failed := tried(t, in, out)
 		assert.Equal(t, 5, failed, text)
-		assert.Regexp(t, `sink\.brokers .*: broker \d+ says that it is at `+nobody+` \(advertised\.listeners\): .*connection refused`, text)
+		assert.Regexp(t, `sink\.brokers .*: broker \d+ announces the address `+nobody+` \(advertised\.listeners\): .*connection refused`,
+			text)
 	})
 
 	wrong := sasl("SCRAM-SHA-256")

@@ -61,7 +61,7 @@ type Sink struct {
 type outgoing struct {
 	record    kgo.Record
 	partition int32 // of the source
-	alone     bool  // it has a batch of its own
+	alone     bool  // its batch has no other message
 	done      func(error)
 	onResult  func(*kgo.Record, error)
 }
@@ -134,7 +134,7 @@ func (s *Sink) produce(o *outgoing) {
 	s.client.Produce(context.Background(), &o.record, o.onResult)
 }
 
-// sendAlone sends o in a batch of its own. It waits for the result, so that nothing else is in
+// sendAlone sends o in a separate batch. It waits for the result, so that nothing else is in
 // flight meanwhile, unless ctx ends first.
 func (s *Sink) sendAlone(ctx context.Context, o *outgoing) {
 	s.sendLock.Lock()
@@ -164,13 +164,13 @@ func (s *Sink) flush(ctx context.Context) error {
 // needs.
 func (s *Sink) check(to string, m *message.Message) error {
 	if to == "" {
-		return pipeline.Refuse(noTopic, errors.New("the route names no topic, and the sink has none"))
+		return pipeline.Refuse(noTopic, errors.New("neither the route (to) nor the sink (topic) names a topic"))
 	}
 	if err := checkName(to); err != nil {
 		return pipeline.Refuse(invalidTopic, fmt.Errorf("topic %q: %w", to, err))
 	}
 	if s.cfg.Partition == partitionSource && m.From.Partition < 0 {
-		return pipeline.Refuse(invalidPartition, errors.New("the message comes from no partition, and partition is source"))
+		return pipeline.Refuse(invalidPartition, errors.New("partition: source needs a source partition, and the message has none"))
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	s.setClient(nil)
 	drain, cancel := context.WithTimeout(s.drainCtx, flushTimeout)
 	defer cancel()
-	_ = client.Flush(drain) // what is left fails when the client is closed
+	_ = client.Flush(drain) // the other messages fail when the client is closed
 	client.Close()
 	s.pending.Wait()
 	return nil
@@ -338,7 +338,7 @@ func (s *Sink) classifyFailure(o *outgoing, err error) error {
 	}
 	now := time.Now()
 	if s.aloneUntil.Swap(now.Add(5*time.Second).UnixNano()) < now.UnixNano() {
-		s.log.Warn("messages are sent one by one for a while, because a batch was refused", zap.Error(err))
+		s.log.Warn("the brokers refused a batch; sending messages one by one for 5s", zap.Error(err))
 	}
 	return err
 }

@@ -41,8 +41,8 @@ func (c SourceConfig) NewSource(o connector.Options) connector.Source {
 		log:    o.Log,
 		health: connector.NewHealth(o.Report),
 		gaps: o.Metrics.Counter("kafka_gaps_total",
-			"Times that a partition went on from its oldest message because those after the committed offset are gone.", "topic"),
-		starts: o.Metrics.Counter("kafka_starts_total", "Times that a partition with messages was read from its oldest one "+
+			"Times that a partition continued from its oldest message because messages after the committed offset were deleted.", "topic"),
+		starts: o.Metrics.Counter("kafka_starts_total", "Times that a partition with messages was read from its oldest message "+
 			"because the group had no committed offset: the group is new, or its offsets have expired.", "topic"),
 		drainCtx:       o.DrainContext,
 		claims:         make(map[*claimedPartition]struct{}),

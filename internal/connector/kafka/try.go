@@ -61,7 +61,7 @@ func reachable(ctx context.Context, client *kgo.Client) error {
 	for i, b := range response.Brokers {
 		all.Go(func() {
 			if _, err := client.Broker(int(b.NodeID)).Request(ctx, kmsg.NewPtrApiVersionsRequest()); err != nil {
-				unreachable[i] = fmt.Errorf("broker %d says that it is at %s:%d (advertised.listeners): %w",
+				unreachable[i] = fmt.Errorf("broker %d announces the address %s:%d (advertised.listeners): %w",
 					b.NodeID, b.Host, b.Port, explainEOF(err))
 			}
 		})
@@ -72,7 +72,7 @@ func reachable(ctx context.Context, client *kgo.Client) error {
 	case len(unreachable) == 0:
 		return nil
 	case len(unreachable) < len(response.Brokers):
-		return trial.Notef("%d of %d brokers cannot be connected to: %s",
+		return trial.Notef("cannot connect to %d of %d brokers: %s",
 			len(unreachable), len(response.Brokers), trial.Plain(unreachable[0]))
 	default:
 		return unreachable[0]
@@ -89,7 +89,7 @@ func (c SourceConfig) Try(path string) (t trial.Trial, end func()) {
 			add(": topic "+topic, func(ctx context.Context) error {
 				err := tryTopic(ctx, client, topic, mayRead, "read")
 				if errors.Is(err, kerr.UnknownTopicOrPartition) {
-					return errors.New("does not exist; it is read once it does")
+					return errors.New("does not exist; the source reads it when it exists")
 				}
 				return err
 			})
@@ -112,7 +112,7 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 				topic, place.Path = c.Topic, path+".topic"
 			}
 			if topic == "" {
-				all = append(all, trial.Of(place.Path, errors.New("no topic is named: each message would be refused")))
+				all = append(all, trial.Of(place.Path, errors.New("no topic is configured: the sink would refuse each message")))
 				continue
 			}
 			all = append(all, trial.Trial{Name: place.Path + ": topic " + topic, Try: func(ctx context.Context) error {
@@ -197,7 +197,7 @@ func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error 
 		}
 	}
 	if matches == 0 {
-		return trial.Note("no topic that this user may see matches yet")
+		return trial.Note("the pattern matches no topic that this user may see")
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (c SourceConfig) tryPattern(ctx context.Context, client *kgo.Client) error 
 func tryGroup(ctx context.Context, client *kgo.Client, group string) error {
 	// Brokers create this topic at the first request for a group.
 	if _, err := countPartitions(ctx, client, "__consumer_offsets"); errors.Is(err, kerr.UnknownTopicOrPartition) {
-		return trial.Note("not known: this cluster has had no group yet")
+		return trial.Note("not tried: the cluster has no consumer group yet")
 	}
 	request := kmsg.NewPtrDescribeGroupsRequest()
 	request.Groups, request.IncludeAuthorizedOperations = []string{group}, true

@@ -1,5 +1,6 @@
 // Package message defines Pigeonhole's message, which is independent of Kafka, Pulsar and RabbitMQ,
-// and maps each system's messages to it and back without loss.
+// and maps the messages of each system to it and back without loss. It imports no other package of
+// this repository.
 package message
 
 import "time"
@@ -25,7 +26,7 @@ type Message struct {
 	Origin Origin
 	Hops   []string
 	Hop    string
-	// OmitOrigin leaves the origin, and the place of the last hop, out of what is sent.
+	// OmitOrigin sends the message without its origin and the position of the last hop.
 	OmitOrigin bool
 	// From is where this Pigeonhole took it from. It is not sent.
 	From From

@@ -57,7 +57,8 @@ func (m *Message) CheckHops(limit int) error {
 	if len(m.Hops) < limit {
 		return nil
 	}
-	return fmt.Errorf("%w: %d, the limit is %d; it has passed %s", ErrHops, len(m.Hops)+1, limit, strings.Join(m.Hops, ", "))
+	return fmt.Errorf("%w: %d, the limit is %d; routes took the message from %s",
+		ErrHops, len(m.Hops)+1, limit, strings.Join(m.Hops, ", "))
 }
 
 // HasPassed reports whether a route has taken the message from place before. Sending it there would

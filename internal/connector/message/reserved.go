@@ -26,7 +26,7 @@ const (
 	EntryFrom = Prefix + "from"
 	// EntryHeaders holds what the system cannot store of the headers: see headers.go.
 	EntryHeaders = Prefix + "headers"
-	// EntryAMQP is Message.AMQP, as name=value&name=value, without what is empty.
+	// EntryAMQP is Message.AMQP, as name=value&name=value, without empty values.
 	EntryAMQP = Prefix + "amqp"
 	// EntryKey is the key, in AMQP, which has no field for it.
 	EntryKey = Prefix + "key"
@@ -205,7 +205,7 @@ func (m *Message) readEntry(h *Header, in system, texts map[string]string) (ok b
 		}
 	case EntryTime:
 		t, valid := parseTime(text)
-		// If the second differs, somebody has changed AMQP's timestamp since, and EntryTime is stale.
+		// If the second differs, AMQP's timestamp was changed since, and EntryTime is stale.
 		if ok = valid && (in != inAMQP || m.Time.IsZero() || t.Unix() == m.Time.Unix()); ok {
 			m.Time = t
 		}

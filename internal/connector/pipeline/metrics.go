@@ -15,17 +15,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "messages_total",
-			Help: "Messages by result: stored (counted again after each resend), filtered, looped (came back to where they have been), dead_lettered.",
+			Help: "Messages by result: stored (counted again after each resend), filtered, " +
+				"looped (dropped before they returned to a topic or queue of their hops), dead_lettered.",
 		}, []string{"route", "result"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "stored_bytes_total", Help: "Bytes of the messages stored, as they are charged against the bounds in bytes.",
+			Name: "stored_bytes_total", Help: "Bytes of the messages stored, as in_flight.bytes counts them.",
 		}, []string{"route"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "refused_total", Help: "Messages that the sink or the route's own rules refused for good, by reason.",
+			Name: "refused_total", Help: "Messages that the sink or the route refused and that no retry can store, by reason.",
 		}, []string{"route", "reason"}),
 		stage: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "stage_duration_seconds",
-			Help:    "Time of one in 64 messages by stage: pull (source's broker to here), queue (here), send (sink's client), write (destination's acknowledgement).",
+			Name: "stage_duration_seconds",
+			Help: "Time of one in 64 messages by stage: pull (from the source's broker to this process), " +
+				"queue (until given to the sink), send (until the sink's client has taken it; part of write), write (until the destination's acknowledgement).",
 			Buckets: prometheus.ExponentialBuckets(.0001, 2, 20),
 		}, []string{"route", "stage"}),
 	}

@@ -1,10 +1,11 @@
 // Package pipeline moves the messages of one partition of a source to a sink. It keeps their order,
-// bounds how many are in flight, and commits at the source what is stored.
+// bounds the messages in flight, and commits the watermark at the source.
 //
 // The path of a message: Offer -> the route's Prepare -> the pipeline's window -> the sink -> the
 // sink's outcome -> the watermark -> the source's commit. The watermark is the position up to which
 // every message is complete: stored by the sink, dropped by the route, or stored as a dead letter.
-// After a failure the pipeline resends the failed message and all that the sink has stored behind it.
+// After a failure the pipeline resends the failed message and all that the sink has stored behind
+// it. The package imports message, but no source, no sink and no service.
 package pipeline
 
 import (
@@ -23,7 +24,7 @@ import (
 var ErrClosed = errors.New("the pipeline is closed")
 
 // ErrLoop is the error of a route's Prepare for a message that has been at its destination before.
-var ErrLoop = errors.New("the message has passed here before")
+var ErrLoop = errors.New("the message has been at its destination before")
 
 // Pipeline moves the messages of one partition. One goroutine at a time calls Offer. Any goroutine may
 // call Close and Abandon at any time.

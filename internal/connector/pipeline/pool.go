@@ -17,7 +17,7 @@ type pool struct {
 	bounds   amount     // of all pipelines together
 	held     amount     // by all pipelines
 	own      amount     // share of each pipeline
-	lendable amount     // what is no pipeline's own share
+	lendable amount     // bounds without the shares of all pipelines
 	borrowed amount     // what pipelines hold beyond their shares
 	waiting  map[*Pipeline]struct{}
 }

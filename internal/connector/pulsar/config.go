@@ -1,9 +1,9 @@
 // Package pulsar is the source and the sink for Apache Pulsar, on pkg/messaging. Pigeonhole uses
-// both, Eventbridge the sink.
+// both, Eventbridge uses the sink.
 //
 // source.go takes messages from a subscription to pipelines, and partition.go acknowledges them
-// once the pipelines have stored them. sink.go publishes messages of pipelines to topics. exact.go
-// and writer.go do that under effectively_once.
+// after the pipelines have stored them. sink.go publishes messages of pipelines to topics; exact.go
+// and writer.go do this under effectively_once. The package imports no other system and no service.
 package pulsar
 
 import (
@@ -28,36 +28,38 @@ type SourceConfig struct {
 	messaging.Config `yaml:",inline"`
 	// Cluster is the name of the cluster in the provenance of its messages. Default pulsar.
 	Cluster string `yaml:"cluster"`
-	// Subscription is where the brokers keep what has been passed on. It must be given. Several
-	// processes of one subscription share its messages.
+	// Subscription is the name of the subscription to consume. It must be given. Several processes
+	// with one subscription share its messages.
 	Subscription string `yaml:"subscription"`
-	// Topics are consumed. Either these or Pattern must be given.
+	// Topics are the topics to consume. Give either this or pattern.
 	Topics []string `yaml:"topics"`
-	// Pattern is a regular expression for topics of one namespace, such as
+	// Pattern is a regular expression for the names of topics in one namespace, such as
 	// persistent://public/default/orders-.*.
 	Pattern string `yaml:"pattern"`
-	// DiscoverEvery is how often new partitions and, with Pattern, new topics are looked for.
-	// Default 1m.
+	// DiscoverEvery is the interval at which the source looks for new partitions and, with pattern,
+	// new topics. Default 1m.
 	DiscoverEvery time.Duration `yaml:"discover_every"`
-	// Type of the subscription. exclusive and failover keep the order of each partition; key_shared
-	// keeps that of each key, and needs producers that do not batch, or batch by key; shared keeps
-	// none. Default failover.
+	// Type is the type of the subscription: exclusive or failover (in order per partition),
+	// key_shared (in order per key; it needs producers that do not batch, or batch by key) or
+	// shared (no order). Default failover.
 	Type messaging.SubscriptionType `yaml:"type"`
 	// StartAt is where a new subscription begins: earliest or latest. Default earliest.
 	StartAt messaging.StartAt `yaml:"start_at"`
-	// PrefetchMessages and PrefetchBytes bound what is received and not passed on yet, over all
-	// partitions. Few messages that are passed on slowly limit the rate: at 100,000 messages a second
-	// and 100 ms until they are acknowledged, 10,000 are under way. Defaults 20000 and 64MiB.
-	PrefetchMessages int          `yaml:"prefetch_messages"`
-	PrefetchBytes    config.Bytes `yaml:"prefetch_bytes"`
+	// PrefetchMessages bounds the messages that are received and not acknowledged yet, of all
+	// partitions together. A small value limits the rate if storing messages takes long: at 100,000
+	// messages a second and 100 ms until the acknowledgement, 10,000 are under way. Default 20000.
+	PrefetchMessages int `yaml:"prefetch_messages"`
+	// PrefetchBytes bounds the bytes of messages that are received and not acknowledged yet, of all
+	// partitions together. Default 64MiB.
+	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
 	// AckEvery is how often acknowledgements are sent: 100ms but in tests.
 	AckEvery time.Duration `yaml:"-"`
-	// AckBatchIndex acknowledges the messages of a batch one by one; it needs
-	// acknowledgmentAtBatchIndexLevelEnabled=true on the brokers. Without it a restart in the
-	// middle of a batch passes its first part on again. Default false.
+	// AckBatchIndex acknowledges the messages of a batch one by one. It needs
+	// acknowledgmentAtBatchIndexLevelEnabled=true on the brokers. Without it, a restart in the
+	// middle of a batch replicates the first part of the batch again. Default false.
 	AckBatchIndex bool `yaml:"ack_batch_index"`
-	// DrainTimeout is how long messages in flight are waited for at a stop. What is not stored then
-	// is delivered again to whoever subscribes next. From 1ms. Default 20s.
+	// DrainTimeout bounds how long a stop waits for messages in flight. The broker delivers the
+	// messages that are not stored by then to the next consumer. From 1ms. Default 20s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
@@ -113,7 +115,7 @@ const (
 	// sharedPipelines is the number of pipelines of a shared or key_shared subscription. The others
 	// have one for each partition.
 	sharedPipelines = 4
-	// partitionsAtOnce bounds the partitions whose pipelines may be full while others go on.
+	// partitionsAtOnce bounds the partitions whose pipelines may be full while others continue.
 	partitionsAtOnce = 32
 	// firstMessageBytes is how large messages are taken to be before any was seen.
 	firstMessageBytes = 64 << 10
@@ -125,41 +127,42 @@ const stopGrace = 5 * time.Second
 // SinkConfig says how to publish.
 type SinkConfig struct {
 	messaging.Config `yaml:",inline"`
-	// Cluster is the name of the cluster in the hops of messages, as in sources of the same cluster.
-	// Default pulsar.
+	// Cluster is the name of the cluster in the hops of messages. Sources of the same cluster must
+	// have the same name. Default pulsar.
 	Cluster string `yaml:"cluster"`
 	// EffectivelyOnce is set by a route with that guarantee. It needs a source that numbers a
-	// partition's messages (Kafka), Partition source, and topics that nobody else writes to, each
-	// partition from one partition of one source topic.
+	// partition's messages (Kafka), Partition source, and topics without another producer, where
+	// each partition stores the messages of one partition of one source topic.
 	EffectivelyOnce bool `yaml:"-"`
-	// FormerSources are ids of source topics that others have taken the place of: they were deleted
-	// and made anew, or the route reads another cluster. Under effectively_once a partition that
-	// holds messages of one topic refuses those of another (other_source, which names both). Behind
-	// the messages of a topic listed here those of the new topic are stored, from where its consumer
-	// group stands. Default: none.
+	// FormerSources are the ids of source topics that the route read before: topics that were
+	// deleted and created again, or topics of another cluster. Under effectively_once a partition
+	// that holds messages of one topic refuses those of another (other_source; the error has the
+	// ids of both). After messages of a topic in this list the partition stores those of the new
+	// topic, from the committed offset of its consumer group. Default: none.
 	FormerSources []string `yaml:"former_sources"`
-	// Partition chooses a message's partition: key, by the key's hash as Pulsar's other clients do
-	// it, messages without one in turn; or source, the one of the same number as at the source. A
-	// message whose partition the topic lacks is refused. effectively_once needs source. Default
-	// key.
+	// Partition chooses the partition of a message: key (by the key's hash, as Pulsar's other
+	// clients do it; messages without a key in turn) or source (the number of its partition at the
+	// source). A message is refused if the topic does not have its partition. effectively_once
+	// needs source. Default key.
 	Partition string `yaml:"partition"`
-	// MaxTopics bounds the topics that are open at once, from 1. Past it the one that was idle
-	// longest is closed, or messages for another wait. Default 1000.
+	// MaxTopics bounds the topics that are open at the same time, from 1. At the bound, the sink
+	// closes the topic that was idle longest; if no topic is idle, messages for another topic wait.
+	// Default 1000.
 	MaxTopics int `yaml:"max_topics"`
-	// IdleTimeout is after what time without messages a topic is closed. Under effectively_once
-	// another process that takes a partition over waits this long, at most, unless this one has
-	// released it. From 1s. Default 1m; under effectively_once 5s at most are used.
+	// IdleTimeout is the time without messages after which a topic is closed. Under
+	// effectively_once at most 5s are used; another process that takes over a partition waits up to
+	// this time, unless this process has released the partition. From 1s. Default 1m.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
-	// MaxMessageBytes is what the broker takes of a message with its headers (maxMessageSize in
-	// broker.conf). Under effectively_once, where it must not be more than the broker's, a message is
-	// refused when its largest possible entry is larger: the value without compression, key and
-	// properties twice, 1KiB, and 0.4% of that. at_least_once leaves it to the broker. From 4KiB.
-	// Default 5MiB, as Pulsar's.
+	// MaxMessageBytes is the broker's limit for a message with its headers (maxMessageSize in
+	// broker.conf). Under effectively_once it must not exceed the broker's limit, and a message is
+	// refused if its largest possible entry is larger: the value without compression, key and
+	// properties twice, 1KiB, and 0.4% of that. Under at_least_once the broker applies its limit.
+	// From 4KiB. Default 5MiB, as Pulsar's.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
 	// CloseTimeout is how long a stop waits for messages in flight: 10s but in tests.
 	CloseTimeout time.Duration `yaml:"-"`
-	// Profile is how messages are published. Its name labels metrics. routing follows from
-	// partition. Default: the library's "ops", with max_pending_records 10000.
+	// Profile says how messages are published. Its name is a label of metrics. Partition determines
+	// profile.routing. Default: the library's "ops", with max_pending_records 10000.
 	Profile messaging.Profile `yaml:"profile"`
 }
 

@@ -96,7 +96,7 @@ func (s *Sink) Oversized(m *message.Message) bool {
 // conversion: a header's byte takes up to 3 bytes, and is written twice.
 const maxGrowth = 8
 
-// largestEntry is the most that m takes as an entry of its own. The underlying client writes key and
+// largestEntry is the largest size of m as a separate entry. The underlying client writes key and
 // properties twice, for the message and for its batch. Compression can make random bytes longer, LZ4
 // by 1/255.
 func largestEntry(m *message.Message) int64 {

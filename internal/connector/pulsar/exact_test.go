@@ -243,7 +243,7 @@ func TestRecreatedSourceIsNotTakenForStored(t *testing.T) {
 		require.NoError(t, send(t, sink, topic, of("former", i)))
 	}
 	_, err := resume(sink, of("new", 0))
-	require.ErrorContains(t, err, "still takes messages")
+	require.ErrorContains(t, err, "still stores messages")
 	_, refused := pipeline.Refused(err)
 	require.False(t, refused, "it is released when nothing is left of it")
 	other := of("new", 0)

@@ -67,7 +67,7 @@ func (p *partition) replaceDelivery(id messaging.MessageID, pending messaging.Pe
 	first := int(max(p.ascendsFrom-p.watermark-1, 0))
 	i := first + sort.Search(p.waiting.Len()-first, func(i int) bool { return p.waiting.At(first+i).id.Compare(id) >= 0 })
 	if i >= p.waiting.Len() || p.waiting.At(i).id.Compare(id) != 0 {
-		return false // it was acknowledged, but the acknowledgement was lost; or somebody has reset the subscription
+		return false // the acknowledgement was lost, or the subscription was reset
 	}
 	p.waiting.At(i).pending = pending
 	return true

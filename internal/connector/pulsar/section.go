@@ -17,7 +17,7 @@ import (
 func (c SourceConfig) Try(path string) (t trial.Trial, end func()) {
 	return trial.Pulsar(path, c.Config, func(client *messaging.Client) []trial.Trial {
 		if c.Pattern != "" {
-			return []trial.Trial{trial.Of(path+".pattern "+c.Pattern, trial.Note("not tried: its topics are looked for when it runs"))}
+			return []trial.Trial{trial.Of(path+".pattern "+c.Pattern, trial.Note("not tried: the running source looks for the topics"))}
 		}
 		all := trial.Admin(client, path, c.AdminURL, c.Topics[0])
 		for _, topic := range c.Topics {
@@ -31,8 +31,8 @@ func (c SourceConfig) Try(path string) (t trial.Trial, end func()) {
 	})
 }
 
-// trySubscription asks whether the subscription is there: only the admin API can tell without
-// making it.
+// trySubscription asks whether the subscription exists. Only the admin API can answer without
+// creating it.
 func (c SourceConfig) trySubscription(client *messaging.Client, path, topic string) trial.Trial {
 	return trial.Trial{Name: path + ".subscription " + c.Subscription + " of " + topic, Try: func(ctx context.Context) error {
 		names, err := client.Topic(topic).Subscriptions(ctx)
@@ -52,7 +52,8 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 		var all []trial.Trial
 		for i, place := range to {
 			if !messaging.ValidTopic(place.Name) {
-				all = append(all, trial.Of(place.Path, fmt.Errorf("%q is no topic's name: each message would be refused", place.Name)))
+				all = append(all, trial.Of(place.Path,
+					fmt.Errorf("%q is not a valid topic name: the sink would refuse each message", place.Name)))
 				continue
 			}
 			if i == 0 {
@@ -136,8 +137,8 @@ func (c SourceConfig) SetupCluster() messaging.Config { return c.Config }
 // SetupCluster implements [connector.SetupSection].
 func (c SinkConfig) SetupCluster() messaging.Config { return c.Config }
 
-// AddTo implements [connector.SetupSource]: what is published before the first start waits in the
-// subscriptions. The topics belong to others.
+// AddTo implements [connector.SetupSource]: messages that are published before the first start wait
+// in the subscriptions. The topics belong to others.
 func (c SourceConfig) AddTo(cluster *setup.Cluster, path string) {
 	from := messaging.Earliest()
 	if c.StartAt == messaging.StartLatest {
@@ -186,7 +187,7 @@ func reserved(topic string) string {
 	}
 	for part := range strings.SplitSeq(topic, "/") {
 		if part == "." || part == ".." {
-			clauses = append(clauses, fmt.Sprintf("it has the part %q, which Pulsar's admin API takes for a step in a path", part))
+			clauses = append(clauses, fmt.Sprintf("it has the part %q, which Pulsar's admin API reads as a step in a path", part))
 		}
 	}
 	return strings.Join(clauses, " and ")

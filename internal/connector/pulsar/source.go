@@ -99,7 +99,7 @@ func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	health := connector.NewHealth(s.options.Report)
 	for {
 		select {
-		case err := <-ended: // it cannot go on, or ctx has ended
+		case err := <-ended: // it cannot continue, or ctx has ended
 			f.close(s.options.DrainContext)
 			return err
 		case <-ctx.Done():

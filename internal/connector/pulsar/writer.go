@@ -112,7 +112,7 @@ func (w *writer) accept(m *message.Message, done func(error)) (known bool, outco
 func (w *writer) addWaiter(offset int64, done func(error)) (known bool, outcome error) {
 	i := w.pendingAfter(offset - 1)
 	if i == w.pending.Len() || (*w.pending.At(i)).offset != offset {
-		return true, pipeline.Refuse("out_of_order", fmt.Errorf("offset %d comes after %d", offset, w.highestTaken))
+		return true, pipeline.Refuse("out_of_order", fmt.Errorf("offset %d arrived after offset %d", offset, w.highestTaken))
 	}
 	e := *w.pending.At(i)
 	before := e.done
@@ -146,7 +146,7 @@ func (w *writer) run() {
 				continue
 			}
 		} else if _, final := pipeline.Refused(err); final {
-			// The topic takes none of this partition's messages.
+			// The topic accepts no message of this partition.
 			w.completeAll(phaseRefusing, err)
 			<-w.ctx.Done()
 			return
@@ -188,7 +188,7 @@ func (w *writer) open() (*messaging.EntryWriter, error) {
 }
 
 // config is the EntryWriter's configuration. Brokers deduplicate by producer name and sequence id,
-// which is the offset, so each source topic has a producer name of its own.
+// which is the offset, so each source topic has its own producer name.
 func (w *writer) config() messaging.EntryWriterConfig {
 	p := w.sink.cfg.Profile
 	name := cmp.Or(p.ProducerName, "pigeonhole") + "-" + w.source.topic
@@ -200,6 +200,8 @@ func (w *writer) config() messaging.EntryWriterConfig {
 		Label: p.Name, Compression: p.Compression, MaxRecords: p.BatchRecords, AckTimeout: p.AckTimeout,
 	}
 }
+
+const oneSource = "effectively_once allows one source topic per partition"
 
 // position is the source offset of a message that is stored in the partition; -1 if it has none that
 // counts.
@@ -220,9 +222,9 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 		return 0, pipeline.Refuse("other_source", fmt.Errorf("partition %d of %s holds messages of partition %d of %s",
 			w.key.partition, w.key.topic, at.Partition, at.Topic))
 	case !w.source.same(holds):
-		text := "partition %d of %s holds messages of %s, and is to take those of %s: effectively_once allows no others"
+		text := "partition %d of %s holds messages of %s and cannot store messages of %s: " + oneSource
 		if holds.id != "" && w.source.id != "" {
-			text += "; to go on behind them, list the former id in former_sources"
+			text += "; to continue after them, list the former id in former_sources"
 		}
 		return 0, pipeline.Refuse("other_source", fmt.Errorf(text, w.key.partition, w.key.topic, holds, w.source))
 	default:
@@ -234,10 +236,12 @@ func (w *writer) position(d *messaging.Delivery) (int64, error) {
 // topic that was created again wait until the writer has stored the former topic's.
 func (w *writer) otherSourceError(other sourceTopic) error {
 	if w.source.topic == other.topic {
-		return fmt.Errorf("partition %d of %s still takes messages of %s: %s waits", w.key.partition, w.key.topic, w.source, other)
+		return fmt.Errorf("partition %d of %s still stores messages of %s; messages of %s wait",
+			w.key.partition, w.key.topic, w.source, other)
 	}
 	return pipeline.Refuse("other_source", fmt.Errorf(
-		"partition %d of %s takes messages of %s, effectively_once allows no others: %s", w.key.partition, w.key.topic, w.source, other))
+		"partition %d of %s stores messages of %s and cannot store messages of %s: "+oneSource,
+		w.key.partition, w.key.topic, w.source, other))
 }
 
 // topic is the name of the topic that is the partition.
@@ -249,7 +253,7 @@ func (w *writer) topic() (string, error) {
 		return "", err
 	}
 	if int(w.key.partition) >= len(topics) {
-		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message is of number %d",
+		return "", pipeline.Refuse("no_partition", fmt.Errorf("%s has %d partitions, the message comes from partition %d",
 			w.key.topic, len(topics), w.key.partition))
 	}
 	return topics[w.key.partition], nil
@@ -276,7 +280,7 @@ func (w *writer) write(pub *messaging.EntryWriter) {
 			w.maxRecords = min(2*w.maxRecords, w.sink.cfg.Profile.BatchRecords)
 		case errors.Is(err, messaging.ErrInDoubt) || !errors.Is(err, messaging.ErrTooLarge):
 			w.maxRecords = max(len(w.records)/2, 1)
-			w.log.Info("it is not known whether an entry was stored, reading the last message again", zap.Error(err))
+			w.log.Info("the outcome of an entry is unknown; reading the last stored message again", zap.Error(err))
 			return
 		case len(w.records) == 1:
 			// It is not Oversized, and would be lost as a dead letter: a later process takes all before
@@ -352,7 +356,7 @@ func (w *writer) takeFirst(n int) []func(error) {
 	return taken
 }
 
-// completeAll changes the phase and completes all pending messages with err: none of them is stored.
+// completeAll changes the phase and completes all pending messages, which are not stored, with err.
 func (w *writer) completeAll(p phase, err error) {
 	w.mu.Lock()
 	w.refusal = err

@@ -34,24 +34,26 @@ const (
 
 // Connection is how to reach a broker.
 type Connection struct {
-	// URL is amqp://host:port/vhost, or amqps:// for TLS. It holds no user name or password. The
-	// virtual host is percent-encoded; without one it is "/". Default amqp://127.0.0.1:5672/.
+	// URL is amqp://host:port/vhost, or amqps:// for TLS, without user name and password. The
+	// virtual host is percent-encoded; the default is "/". Default amqp://127.0.0.1:5672/.
 	URL string `yaml:"url"`
-	// Auth is plain (user name and password), or external (the client certificate, where the
-	// broker's rabbitmq_auth_mechanism_ssl is enabled). Default plain.
+	// Auth is plain (user name and password) or external (the client certificate; the broker needs
+	// rabbitmq_auth_mechanism_ssl). Default plain.
 	Auth string `yaml:"auth"`
-	// Username and Password, or the file that holds the password; it is read at each connection.
-	// Default guest, guest: what RabbitMQ accepts from its own machine.
-	Username     string        `yaml:"username"`
-	Password     secret.String `yaml:"password"`
-	PasswordFile string        `yaml:"password_file"`
-	// TLS of amqps.
+	// Username is the user name for auth plain. Default guest, which RabbitMQ accepts from its own
+	// machine only.
+	Username string `yaml:"username"`
+	// Password is the password for auth plain. Give either this or password_file. Default guest.
+	Password secret.String `yaml:"password"`
+	// PasswordFile holds the password. It is read at each connection. Default: none.
+	PasswordFile string `yaml:"password_file"`
+	// TLS is for amqps:// only.
 	TLS connector.TLS `yaml:"tls"`
-	// Heartbeat is the longest silence of a healthy connection; after about one and a half of it a
-	// connection counts as lost. In whole seconds. The broker's own comes first if it is shorter.
-	// Default 10s.
+	// Heartbeat is the longest time without data on a healthy connection: after about 1.5 times
+	// this time the connection counts as lost. In whole seconds. The broker's own heartbeat applies
+	// if it is shorter. Default 10s.
 	Heartbeat time.Duration `yaml:"heartbeat"`
-	// Name is the connection's name in RabbitMQ's management, followed by "source" or "sink".
+	// Name is the name of the connection in RabbitMQ's management, followed by "source" or "sink".
 	// Default pigeonhole.
 	Name string `yaml:"name"`
 }
@@ -61,88 +63,93 @@ type SourceConfig struct {
 	Connection `yaml:",inline"`
 	// Cluster is the name of the cluster in the provenance of its messages. Default rabbitmq.
 	Cluster string `yaml:"cluster"`
-	// Queues to take from, each with its own pipelines.
+	// Queues are the queues to read, each with its own pipelines.
 	Queues []Queue `yaml:"queues"`
 	// Prefetch bounds how many messages of one channel may be delivered and not yet acknowledged,
 	// from 1 to 65535. Default 2000.
 	Prefetch int `yaml:"prefetch"`
-	// PrefetchBytes bounds their bytes, of all channels together, each with an equal share. AMQP
-	// counts messages: a channel begins with as many as fit if each has 1MiB (at least one), and
-	// changes that once it knows their size. Deliveries that no pipeline has taken then go back to
-	// the queue, and are delivered again. When messages suddenly grow, the bytes may exceed the
-	// bound for a moment. At least 1MiB. Default 32MiB.
+	// PrefetchBytes bounds the bytes of delivered and unacknowledged messages, of all channels
+	// together; each channel has an equal share. AMQP counts messages only: a channel begins with
+	// one message (classic queues and streams: with as many as fit if each has 1MiB), and changes
+	// the number when it knows their size. Each change returns deliveries that are not in flight to
+	// the queue, and the broker delivers them again. If messages suddenly grow, the bytes exceed
+	// the bound for a moment. At least 1MiB. Default 32MiB.
 	PrefetchBytes config.Bytes `yaml:"prefetch_bytes"`
-	// ParallelConsumers is the number of consumers of each queue, each with a channel, from 1 to 64.
-	// One keeps the queue's order while nobody else consumes from it, or when it has
-	// x-single-active-consumer. Several are faster where the sink is slow, and lose the order.
-	// Default 1.
+	// ParallelConsumers is the number of consumers of each queue, each with its own channel, from 1
+	// to 64. One consumer keeps the order of the queue if the queue has no other consumer, or has
+	// x-single-active-consumer. Several are faster if the sink is slow, but lose the order. Default
+	// 1.
 	ParallelConsumers int `yaml:"parallel_consumers"`
-	// Declare is verify (a queue must exist, and if type or arguments are given it must have these
-	// and be durable) or create (it is made, durable, with its bindings, if it does not exist, and
-	// else verified). AMQP can verify that an exchange exists, but not a binding. Default verify.
+	// Declare is verify (a queue must exist; if type or arguments are given, it must have them and
+	// be durable) or create (a missing queue is created, durable, with its bindings; an existing
+	// one is verified). AMQP can verify an exchange, but not a binding. Default verify.
 	Declare string `yaml:"declare"`
-	// DrainTimeout bounds how long a stop waits until the taken messages are stored. What is not
-	// stored by then stays in the queue. Default 10s.
+	// DrainTimeout bounds how long a stop waits for messages in flight. Messages that are not
+	// stored by then stay in the queue. Default 10s.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 }
 
 // Queue is a queue or stream.
 type Queue struct {
-	// Name of it.
+	// Name is the name of the queue or stream.
 	Name string `yaml:"name"`
-	// Type is classic, quorum or stream. A stream must say so. Default: with declare create,
-	// classic; else any but stream.
+	// Type is classic, quorum or stream. It must be given for a stream. Default: classic if the
+	// queue is created; otherwise classic or quorum.
 	Type string `yaml:"type"`
-	// Arguments of the declaration, such as x-max-length: texts, numbers, booleans and times. All
-	// of them must be given for a queue to be verified. Default: none.
+	// Arguments are the arguments of the declaration, such as x-max-length: texts, numbers,
+	// booleans and times. To verify a queue, give all its arguments. Default: none.
 	Arguments map[string]any `yaml:"arguments"`
-	// Bindings to exchanges, which must exist. Default: none.
+	// Bindings are the bindings of the queue to exchanges, which must exist. Default: none.
 	Bindings []Binding `yaml:"bindings"`
-	// Offset is where a stream is read from: first, last (the last chunk), next (what comes from
-	// now on) or the number of a message. RabbitMQ keeps no position of AMQP 0-9-1 consumers. After
-	// a lost connection the source goes on behind the last committed message. A new process, and a
-	// route that was changed or resumed, start at this place again: first and a number replicate
-	// everything from there once more, last and next miss what came meanwhile. Default first.
+	// Offset is the place where reading a stream begins: first, last (the last chunk), next (new
+	// messages only) or the number of a message. RabbitMQ stores no position for AMQP 0-9-1
+	// consumers. After a lost connection the source continues after the last committed message. A
+	// new process, and a route that was changed or resumed after a failure, begin at this place
+	// again: first and a number replicate all messages from there again; last and next skip the
+	// messages in between. Default first.
 	Offset string `yaml:"offset"`
 }
 
 // Binding is a way from an exchange to the queue.
 type Binding struct {
-	// Exchange is its name.
+	// Exchange is the name of the exchange.
 	Exchange string `yaml:"exchange"`
 	// Key is the routing key or pattern. Default: empty.
 	Key string `yaml:"key"`
-	// Arguments, of a headers exchange for instance. Default: none.
+	// Arguments are the arguments of the binding, for example for a headers exchange. Default:
+	// none.
 	Arguments map[string]any `yaml:"arguments"`
 }
 
 // SinkConfig is where messages are published.
 type SinkConfig struct {
 	Connection `yaml:",inline"`
-	// Cluster is the name of the cluster, or of the virtual host, in the hops of messages: the one
-	// that sources of the same queues have. Default rabbitmq.
+	// Cluster is the name of the cluster, or of the virtual host, in the hops of messages. Sources
+	// of the same queues must have the same name. Default rabbitmq.
 	Cluster string `yaml:"cluster"`
-	// Exchange to publish to; it must exist. The route's destination is the routing key. Default:
-	// empty, the default exchange, where the routing key is the name of a queue.
+	// Exchange is the exchange to publish to. It must exist. The route's destination is then the
+	// routing key. Default: empty, the default exchange, where the routing key is the name of a
+	// queue.
 	Exchange string `yaml:"exchange"`
-	// Mandatory has the broker give back messages that no queue takes: they are refused as
-	// unroutable. Without it such messages vanish, as they do for any publisher. Default true.
+	// Mandatory makes the broker return messages that no queue takes: they are refused
+	// (unroutable). Without it the broker drops such messages. Default true.
 	Mandatory bool `yaml:"mandatory"`
-	// Window bounds the messages published on one channel and not yet confirmed, from 1 to 65535.
-	// RabbitMQ confirms in batches, the later the busier it is. Default 8000.
+	// Window bounds the published and unconfirmed messages of one channel, from 1 to 65535.
+	// RabbitMQ confirms in batches, later under load. Default 8000.
 	Window int `yaml:"window"`
-	// WindowBytes bounds their bytes on all channels together; a larger message goes alone. Under a
-	// memory alarm of the broker as much may be held twice. Default 16MiB.
+	// WindowBytes bounds the bytes of published and unconfirmed messages, of all channels together;
+	// a larger message is sent alone. During a memory alarm of the broker they can take twice this
+	// memory. Default 16MiB.
 	WindowBytes config.Bytes `yaml:"window_bytes"`
-	// Channels to publish on, from 1 to 64. All messages of one destination go through the same
-	// one, in order. Default 4.
+	// Channels is the number of channels to publish on, from 1 to 64. All messages of one
+	// destination go through one channel, in order. Default 4.
 	Channels int `yaml:"channels"`
-	// MaxMessageBytes is the broker's max_message_size: larger messages are refused without asking
-	// it. Default 16MiB, as in RabbitMQ 4; 3.x has 128MiB.
+	// MaxMessageBytes is the broker's max_message_size: larger messages are refused without a
+	// request to the broker. Default 16MiB, as in RabbitMQ 4; RabbitMQ 3 has 128MiB.
 	MaxMessageBytes config.Bytes `yaml:"max_message_bytes"`
-	// Impersonate sends the property user-id of messages from RabbitMQ as it is: the broker accepts
-	// it from users with the tag impersonator only. Otherwise one that is not this connection's
-	// user goes into a header. Default false.
+	// Impersonate sends the property user-id of messages from RabbitMQ unchanged: the broker
+	// accepts it only from users with the tag impersonator. Otherwise a user-id other than this
+	// connection's user goes into the header pigeonhole.user_id. Default false.
 	Impersonate bool `yaml:"impersonate"`
 }
 
@@ -210,7 +217,8 @@ func (c Connection) Validate() error {
 	return errors.Join(append(errs,
 		config.Require(!strings.Contains(c.URL, "@"), "url", "must not hold a user name or password: use username and password"),
 		config.Require(!strings.Contains(c.URL, "?"), "url", "must not hold parameters: use the keys beside it"),
-		config.Require(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"), "tls", "is of no use without amqps:// in url"))...)
+		config.Require(c.TLS == connector.TLS{} || strings.HasPrefix(c.URL, "amqps:"),
+			"tls", "has no effect without amqps:// in url"))...)
 }
 
 // Validate returns every fault of the keys besides the connection's.
@@ -255,7 +263,7 @@ func (q Queue) Validate() error {
 	}
 	switch _, err := strconv.ParseUint(q.Offset, 10, 63); {
 	case q.Offset != "" && q.Type != typeStream:
-		errs = append(errs, config.Fault("offset", "is of no use without type stream"))
+		errs = append(errs, config.Fault("offset", "has no effect without type stream"))
 	case err != nil && !slices.Contains([]string{"", "first", "last", "next"}, q.Offset):
 		errs = append(errs, config.Fault("offset", "must be first, last, next or a number, got %q", q.Offset))
 	}

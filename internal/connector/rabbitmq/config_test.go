@@ -35,7 +35,7 @@ func TestFaults(t *testing.T) {
 		"url: must not hold a user name or password": sink(func(c *SinkConfig) { c.URL = "amqp://guest:secret@host" }),
 		"url: must be amqp://":                       sink(func(c *SinkConfig) { c.URL = "http://host" }),
 		"url: must not hold parameters":              sink(func(c *SinkConfig) { c.URL = "amqp://host?heartbeat=1" }),
-		"tls: is of no use":                          sink(func(c *SinkConfig) { c.TLS.Insecure = true }),
+		"tls: has no effect":                         sink(func(c *SinkConfig) { c.TLS.Insecure = true }),
 		"tls.cert_file: must be given":               sink(func(c *SinkConfig) { c.URL, c.TLS.CertFile = "amqps://host", "f" }),
 		"auth: must be one of":                       sink(func(c *SinkConfig) { c.Auth = "kerberos" }),
 		"auth: external needs":                       sink(func(c *SinkConfig) { c.Auth = authExternal }),
@@ -54,7 +54,7 @@ func TestFaults(t *testing.T) {
 		"queues[0].name: must have 1":                source(func(c *SourceConfig) { c.Queues[0].Name = "" }),
 		"queues[0].type: must be one of":             source(func(c *SourceConfig) { c.Queues[0].Type = "lazy" }),
 		"queues[0].type: a stream allows":            source(func(c *SourceConfig) { c.Queues[0].Type, c.ParallelConsumers = typeStream, 2 }),
-		"queues[0].offset: is of no use":             source(func(c *SourceConfig) { c.Queues[0].Offset = "first" }),
+		"queues[0].offset: has no effect":            source(func(c *SourceConfig) { c.Queues[0].Offset = "first" }),
 		"queues[0].offset: must be first":            source(func(c *SourceConfig) { c.Queues[0].Type, c.Queues[0].Offset = typeStream, "-1" }),
 		"queues[0].arguments: use type":              source(func(c *SourceConfig) { c.Queues[0].Arguments = map[string]any{argQueueType: typeQuorum} }),
 		"queues[0].arguments: a: must be a text": source(func(c *SourceConfig) {

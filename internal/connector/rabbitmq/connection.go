@@ -61,10 +61,10 @@ func newMetrics(m *connector.PartMetrics) *metrics {
 	}
 	return &metrics{
 		connections: counter("connections_total", "Connections made to RabbitMQ."),
-		redelivered: counter("redelivered_total", "Messages that RabbitMQ had delivered before, to this or another consumer."),
+		redelivered: counter("redelivered_total", "Messages that RabbitMQ delivered again, to this or another consumer."),
 		unroutable:  counter("unroutable_total", "Messages that RabbitMQ returned because no queue takes them."),
 		connected:   gauge("connected", "1 while there is a connection to RabbitMQ."),
-		blocked:     gauge("blocked", "1 while RabbitMQ does not take messages because it is short of memory or disk."),
+		blocked:     gauge("blocked", "1 while RabbitMQ accepts no messages because of a memory or disk alarm."),
 	}
 }
 
@@ -114,7 +114,7 @@ type brokerConnection struct {
 func (c *brokerConnection) drop() { _ = c.socket.Conn.Close() }
 
 // withTimeout calls f, which sends requests to the broker, and drops the connection when f takes
-// longer than answerTimeout. The library waits for ever: RabbitMQ 3.10.8 does not answer a consume
+// longer than answerTimeout. The library waits without limit: RabbitMQ 3.10.8 does not answer a consume
 // request for a quorum queue that has not recovered after a crash. While it waits, the channel
 // cannot be closed either.
 func (c *brokerConnection) withTimeout(f func() error) error {
@@ -215,7 +215,7 @@ func explainLogin(err error, user, vhost string) error {
 	case errors.Is(err, amqp.ErrCredentials):
 		return fmt.Errorf("closed the connection while user %s logged in: wrong user name or password, or it is stopping", user)
 	case errors.Is(err, amqp.ErrSASL):
-		return errors.New("does not offer the mechanism of key auth")
+		return errors.New("does not offer the mechanism that the key auth selects")
 	case errors.Is(err, amqp.ErrVhost):
 		return fmt.Errorf("closed the connection when user %s opened virtual host %q", user, vhost)
 	case errors.As(err, &refused) && refused.Server:
@@ -254,7 +254,7 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &a) && a.Server && a.Code == code
 }
 
-// onChannel calls f with a channel of its own: the broker answers what it refuses by closing it.
+// onChannel calls f with a new channel: the broker closes the channel of a request that it refuses.
 // The error is errMissing when a queue or an exchange does not exist.
 func onChannel(conn *amqp.Connection, f func(*amqp.Channel) error) error {
 	ch, err := conn.Channel()

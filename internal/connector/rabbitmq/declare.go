@@ -41,7 +41,7 @@ func (q *Queue) prepare(conn *amqp.Connection, create bool) error {
 	return nil
 }
 
-// declare makes the queue, or has the broker compare one that exists with what is asked for.
+// declare creates the queue, or has the broker compare an existing one with the configuration.
 func (q *Queue) declare(conn *amqp.Connection, missing bool) error {
 	// To the broker a classic queue that was declared with its type differs from one that was
 	// declared without.

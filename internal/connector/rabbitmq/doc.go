@@ -1,12 +1,9 @@
 // Package rabbitmq takes messages from RabbitMQ's queues and streams, and publishes messages to its
-// exchanges, over AMQP 0-9-1.
+// exchanges, over AMQP 0-9-1. It does this on amqp091-go, which no other package outside of test
+// imports. It imports no other system and no service.
 //
-// A message from a queue goes connection -> channel -> [Source] -> pipeline, and the pipeline's
-// watermark comes back as one multiple acknowledgement on the channel that delivered it. A message to
-// RabbitMQ goes pipeline -> [Sink.Send] -> publisher, which waits for the broker's confirm.
-//
-// The package does not use the client library's own recovery, which reuses delivery tags: a late
-// acknowledgement could hit another message and lose it. Here a delivery tag belongs to one channel of
-// one connection. When either ends, the package abandons its pipelines, and the broker delivers again
-// what they had not committed.
+// A delivery tag belongs to one channel of one connection. When either ends, the package abandons
+// its pipelines, and the broker delivers the messages again that they had not committed. The
+// package does not use the recovery of amqp091-go, which reuses delivery tags: a late
+// acknowledgement could then acknowledge another message.
 package rabbitmq

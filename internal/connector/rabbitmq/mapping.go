@@ -114,8 +114,8 @@ func fromField(v any) any {
 	return v
 }
 
-// toPublishing makes what is published of a message, and the bytes that it takes in memory and on
-// the wire, more or less. It only shares the message's memory. An error is final.
+// toPublishing makes the publishing of a message. size is about the bytes that it takes in memory and
+// on the wire. It only shares the message's memory. An error is final.
 func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publishing, size int64, err error) {
 	value, a, headers, t := m.ToAMQP()
 	refuse := func(reason, format string, args ...any) (amqp.Publishing, int64, error) {
@@ -176,7 +176,7 @@ func (c *SinkConfig) toPublishing(to string, m *message.Message) (pub amqp.Publi
 	}
 	if properties > frameMax-1024 {
 		// The broker takes them in one frame.
-		return refuse(refusedTooLarge, "the headers have %d bytes, RabbitMQ takes %d", properties, frameMax-1024)
+		return refuse(refusedTooLarge, "the headers have %d bytes, RabbitMQ accepts at most %d", properties, frameMax-1024)
 	}
 	return pub, int64(properties + len(value)), nil
 }

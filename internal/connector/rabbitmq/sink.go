@@ -116,7 +116,7 @@ func (s *Sink) watchAlarms(blocked <-chan amqp.Blocking, address string) {
 		if alarm = b.Active; alarm {
 			<-s.noAlarm
 			s.metrics.blocked.Set(1)
-			s.health.Set(part, fmt.Errorf("RabbitMQ at %s accepts no messages at present: %s", address, b.Reason))
+			s.health.Set(part, fmt.Errorf("RabbitMQ at %s has an alarm and accepts no messages: %s", address, b.Reason))
 		} else {
 			s.noAlarm <- struct{}{}
 			s.metrics.blocked.Set(0)

@@ -261,7 +261,7 @@ func TestMemoryAlarm(t *testing.T) {
 	require.NoError(t, err)
 	var o outcomes
 	s.Send(t.Context(), q, text("into the alarm"), o.done(0)) // the broker sends the alarm to publishers only
-	r.await(t, "accepts no messages at present")
+	r.await(t, "has an alarm and accepts no messages")
 	assert.Equal(t, 1, int(testutil.ToFloat64(s.metrics.blocked)))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

@@ -11,7 +11,7 @@ const (
 	readBuffer = 64 << 10
 	// maxReusedBuffer is the largest write buffer that writeLoop uses again.
 	maxReusedBuffer = 1 << 20
-	// closeWriteTimeout is how long Close may take to write what is left.
+	// closeWriteTimeout is how long Close may take to write the buffer.
 	closeWriteTimeout = 500 * time.Millisecond
 )
 

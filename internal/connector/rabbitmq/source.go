@@ -67,7 +67,7 @@ func (c SourceConfig) NewSource(o connector.Options) connector.Source {
 }
 
 // Run takes messages until ctx ends, and returns nil. Each consumer has a pipeline. Run reports
-// failures, and tries again for ever.
+// failures and tries again without limit.
 func (s *Source) Run(ctx context.Context, pipelines *pipeline.Set) error {
 	return s.run(ctx, func(name string, ahead int, commit func(int64) error) sourcePipeline {
 		l := pipelines.Open(name, commit)
@@ -144,7 +144,7 @@ func (c *queueConsumer) awaitEnd(closed <-chan *amqp.Error, cancelled <-chan str
 	case reason := <-closed:
 		end(fmt.Errorf("the channel of queue %q ended: %w", c.queue.Name, plainError(reason)))
 	case <-cancelled:
-		end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: it was deleted, or is moving", c.queue.Name))
+		end(fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: the queue was deleted, or moves to another node", c.queue.Name))
 	}
 }
 

@@ -84,7 +84,7 @@ func (c SinkConfig) Try(path string, to []trial.Place) (t trial.Trial, end func(
 	}
 	for _, place := range to {
 		if place.Name == "" {
-			t.Then = append(t.Then, trial.Of(place.Path, errors.New("no queue is named: no message would get to one")))
+			t.Then = append(t.Then, trial.Of(place.Path, errors.New("no queue is configured: no message would reach a queue")))
 			continue
 		}
 		t.Then = append(t.Then, trial.Trial{Name: place.Path + ": queue " + place.Name, Try: func(context.Context) error {
@@ -120,7 +120,7 @@ func checkRoutingPermission(conn *amqp.Connection, exchange string, keys []trial
 	}
 	err := checkWritePermission(conn, exchange, "aviary-reach")
 	if err != nil && strings.Contains(err.Error(), "access to topic") {
-		return trial.Note("this user may publish with some routing keys only, and the messages decide which are used")
+		return trial.Note("this user may publish with some routing keys only; the messages determine the routing keys")
 	}
 	return err
 }

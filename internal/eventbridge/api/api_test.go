@@ -431,14 +431,14 @@ func TestOptionsWithoutAValue(t *testing.T) {
 	} {
 		got := call(t, http.MethodPost, at+":redrive", body)
 		require.Equal(t, 400, got.status, body)
-		require.Contains(t, got.body, "must have a value, or be left out", body)
+		require.Contains(t, got.body, "must have a value, or be omitted", body)
 	}
 	require.Equal(t, 400, call(t, http.MethodPost, at+":replay", `{"to":null}`).status)
 	for _, query := range []string{"type=", "reason=", "to=", "dry_run=", "max=", "to=0001-01-01T00:00:00Z", "from=0001-01-01T00:00:00Z"} {
 		for _, path := range []string{at, w.url + "/v1/buses/b"} {
 			got := call(t, http.MethodDelete, path+"/dead-letters?"+query, "")
 			require.Equal(t, 400, got.status, query)
-			require.Contains(t, got.body, "must have a value, or be left out", query)
+			require.Contains(t, got.body, "must have a value, or be omitted", query)
 		}
 	}
 	for _, header := range []string{"If-Match", "If-None-Match"} {

@@ -1,7 +1,6 @@
-// Package api is Eventbridge's management API: buses, subscribers and their rules by REST, and what
-// is known of deliveries.
+// Package api is Eventbridge's management API: buses, subscribers, deliveries and jobs over HTTP.
 //
-// A request passes access (who may), read (bounded, strict JSON) and one handler. Every refusal is
-// a problem document (RFC 9457). openapi.yaml describes all of it and is served as
-// /v1/openapi.json. Tests check every answer against it.
+// A request passes the checks of access (access.go) and of its body (read.go), then one handler.
+// Each error is a problem document (RFC 9457). GET /v1/openapi.json serves openapi.yaml; tests
+// check every answer against it. Of Eventbridge, the package imports delivery, event and registry.
 package api

@@ -82,7 +82,7 @@ func decodeOptions(text []byte, o any) error {
 	for key, value := range given {
 		var moment time.Time
 		if string(value) == `""` || json.Unmarshal(value, &moment) == nil && moment.IsZero() { // null, too
-			return refused(http.StatusBadRequest, key+" must have a value, or be left out")
+			return refused(http.StatusBadRequest, key+" must have a value, or be omitted")
 		}
 	}
 	return invalidBody(model.Decode(text, o))

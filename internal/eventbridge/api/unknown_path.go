@@ -24,7 +24,7 @@ func unknownPath(r chi.Router) {
 		httpserver.AnswerAtOnce(w, req)
 		last := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
 		if _, action, asked := strings.Cut(last, ":"); asked && req.Method == http.MethodPost {
-			text := "there is no action :" + truncate.Text(action, 64) + " here; GET /v1/openapi.json describes those that there are"
+			text := "there is no action :" + truncate.Text(action, 64) + " here; GET /v1/openapi.json lists all actions"
 			refusal.WriteProblem(w, &refusal.Error{Status: http.StatusNotFound, Reason: "unknown_path", Text: text}, nil)
 			return
 		}

@@ -14,9 +14,9 @@ type Config struct {
 	// most 8 MiB. Default 128 MiB.
 	PrefetchBytes int64 `yaml:"prefetch_bytes"`
 	// HeldMessages bounds, for each ordered subscriber, the events in this process that wait for
-	// another attempt, and those that wait behind them. Events of other keys go on meanwhile.
-	// Together they have 1 MiB at most, or twice the subscriber's part of PrefetchBytes if that is
-	// more. Default 1,000.
+	// another attempt, and those that wait behind them. Events of other keys are delivered
+	// meanwhile. Together they have 1 MiB at most, or twice the subscriber's part of PrefetchBytes
+	// if that is more. Default 1,000.
 	HeldMessages int `yaml:"held_messages"`
 	// StopTimeout bounds how long deliveries in flight may take when the processor stops. Default
 	// 10s.

@@ -1,12 +1,9 @@
-// Package delivery delivers to each subscriber what the engine has stored for it.
+// Package delivery is the role processor: it delivers copies to subscribers.
 //
-// Each active subscriber has a worker (worker.go) with its own consumer of its send topic and of
-// its topic of replays. The subscriber's order decides the type of the subscription. The path of an
-// event is in attempt.go: the worker decodes and transforms it, waits for the rate limit and the
-// breaker (breaker.go), and gives it to the target, alone or in a batch (batcher.go). The result
-// decides the verdict: the worker acknowledges the event, tries it again later, or makes it a dead
-// letter. Workers share nothing that one of them could block.
-//
-// Jobs send dead letters again and replay past events (job.go, job_run.go, redrive.go, replay.go). A
-// subscriber has at most one job at a time.
+// Each active subscriber has a worker (worker.go), which consumes its send topic and its topic of
+// replays. A worker decodes and transforms an event, waits for the rate limit and the breaker
+// (breaker.go), and gives the event to the target, in a request with others if batches are
+// configured (batcher.go). The result decides: acknowledge, retry, or dead letter (attempt.go).
+// Jobs redrive, discard and replay events (job.go, job_run.go, redrive.go, replay.go). Of
+// Eventbridge, the package imports event, registry, target and template.
 package delivery

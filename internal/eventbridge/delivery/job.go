@@ -14,7 +14,7 @@ import (
 
 // Errors of jobs.
 var (
-	// ErrNoSubscriber: there is no such subscriber.
+	// ErrNoSubscriber: the subscriber does not exist.
 	ErrNoSubscriber = errors.New("subscriber not found")
 	// ErrJobRunning: the subscriber, or the bus, has a job that has not ended.
 	ErrJobRunning = errors.New("a job is already running")
@@ -34,8 +34,8 @@ const (
 	JobDone     = "done"
 	JobFailed   = "failed"
 	JobCanceled = "canceled"
-	// JobInterrupted: the process that ran the job stopped before its end. Nobody goes on with it:
-	// whoever wants the rest begins another job.
+	// JobInterrupted: the process that ran the job stopped before its end. No
+	// process continues it: another job can do the rest.
 	JobInterrupted = "interrupted"
 )
 
@@ -48,7 +48,7 @@ type Job struct {
 	State      string    `json:"state"`
 	Began      time.Time `json:"began"`
 	Ended      time.Time `json:"ended,omitzero"`
-	// Instance is the instance that runs the job, or ran it. No other instance goes on with it.
+	// Instance is the instance that runs the job, or ran it. No other instance continues it.
 	Instance string `json:"instance,omitempty"`
 	// Options are those of the request that began the job.
 	Options json.RawMessage `json:"options,omitempty"`

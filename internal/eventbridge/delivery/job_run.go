@@ -120,8 +120,8 @@ func (p *Processor) cancelOrphanedJobs() {
 	}
 }
 
-// store stores a new job, unless the subscriber's present one runs at another instance. What this
-// process has read of the registry may be older than that one.
+// store stores a new job, unless the subscriber's present one runs at another instance. This process
+// may not have read that job yet.
 func (p *Processor) store(ctx context.Context, s *model.Subscriber, j *job) error {
 	return p.source.ChangeJob(ctx, s.Bus, s.Name, s.UID, func(text json.RawMessage) (json.RawMessage, error) {
 		switch was := decodeJob(text); {
@@ -264,7 +264,7 @@ func (p *Processor) findJob(bus, subscriber string) (j *job, uid string, err err
 
 // CancelJob cancels the latest job of a subscriber and returns it. If another instance runs the
 // job, that one ends it some seconds later. Without a subscriber it cancels the job of the bus in
-// this process. What the job has published stays.
+// this process. Published copies stay.
 func (p *Processor) CancelJob(ctx context.Context, bus, subscriber string) (Job, error) {
 	own, uid, err := p.findJob(bus, subscriber)
 	switch {

@@ -130,7 +130,7 @@ func (p *Processor) Run(ctx context.Context) error {
 
 // apply starts and stops workers as the snapshot says. Workers that have to stop do so at the same
 // time. The worker of a changed subscriber begins when the one before has ended. A change of rules
-// only concerns the engine: deliveries go on.
+// only concerns the engine: deliveries continue.
 func (p *Processor) apply(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -33,7 +33,7 @@ type ReplayOptions struct {
 const clocksApart = time.Minute
 
 // Replay begins a job that matches past events of the bus against the subscriber's current rules,
-// and publishes the matching ones to its topic of replays. Duplicates that engines left out, because
+// and publishes the matching ones to its topic of replays. Duplicates that engines dropped, because
 // they came within the bus' window, are replayed.
 func (p *Processor) Replay(ctx context.Context, bus, subscriber string, o ReplayOptions) (Job, error) {
 	s, err := p.subscriber(bus, subscriber)

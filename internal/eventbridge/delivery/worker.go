@@ -171,7 +171,7 @@ func (w *worker) consume() error {
 	return consumer.RunAsync(stop, b.take)
 }
 
-// follow reports whether the worker goes on after a change of its subscriber. now is nil if the
+// follow reports whether the worker continues after a change of its subscriber. now is nil if the
 // subscriber was deleted.
 func (w *worker) follow(now *model.Subscriber) bool {
 	if now == nil || !deliversAs(now, w.sub) || w.isGone() != nil && now.Revision != w.revision.Load() {

@@ -150,7 +150,7 @@ func (b *bus) run() {
 // take beside their bytes.
 const prefetchMessages = 5000
 
-// consume consumes the bus until ctx ends, or it cannot go on.
+// consume consumes the bus until ctx ends, or it cannot continue.
 func (b *bus) consume(ctx context.Context, stop context.CancelCauseFunc) error {
 	config := b.newest.Load()
 	if err := b.engine.maker.MakeBus(ctx, config); err != nil {
@@ -222,7 +222,7 @@ func (b *bus) own(ctx context.Context, topic string, index int) {
 	})
 }
 
-// take matches one event. An error says that the engine cannot go on with the bus.
+// take matches one event. An error says that the engine cannot continue with the bus.
 func (b *bus) take(ctx context.Context, d *messaging.Delivery, pending messaging.PendingDelivery) error {
 	b.mu.Lock()
 	p := b.owned[d.Partition]
@@ -321,7 +321,7 @@ type partition struct {
 	queues *sendQueues // of ordered subscribers
 }
 
-// again reports whether an event is a duplicate to leave out. Before the first event, it reads the
+// again reports whether an event is a duplicate to drop. Before the first event, it reads the
 // window back.
 func (p *partition) again(ctx context.Context, hash identity, position int64, d *messaging.Delivery) bool {
 	p.window.length = time.Duration(p.bus.newest.Load().DedupWindow)

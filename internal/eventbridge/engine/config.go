@@ -17,8 +17,8 @@ type Config struct {
 	// its partitions). If the queue is full, the partition of the bus that the next copy comes from
 	// waits. Default 8 MiB.
 	QueueBytes int64 `yaml:"queue_bytes"`
-	// DedupEvents bounds how many events this process remembers, over all buses, to leave out
-	// duplicates. Each takes about 100 bytes. Default 1,000,000.
+	// DedupEvents bounds how many events this process remembers, over all buses, to drop duplicates.
+	// Each takes about 100 bytes. Default 1,000,000.
 	DedupEvents int `yaml:"dedup_events"`
 	// StopTimeout bounds how long the copies of received events may take to be stored when the
 	// engine stops. Default 10s.

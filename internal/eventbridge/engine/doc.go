@@ -1,13 +1,9 @@
-// Package engine matches the events of buses against the rules of their subscribers and stores a
-// copy for each subscriber that one of its rules matches.
+// Package engine is the role engine: it matches events against rules, and stores a copy for each
+// subscriber that has a matching rule.
 //
-// The path of an event: one engine consumes each partition of the bus' topic (bus.go). It leaves
-// out an event that came before (window.go), and matches the others by an index of all rules of the
-// bus (rules.go). Each matching subscriber has a send queue (sendqueue.go), which stores its copies
-// in the subscriber's send topic, in groups (sendtopic.go): for ordered subscribers under the
-// event's position in the bus' topic, for others without. Once all copies of an event are stored,
-// the engine acknowledges the event's message.
-//
-// If a send topic accepts nothing, its send queue fills, and the bus waits: the metric, the log and
-// readiness say for which subscriber.
+// For each partition of a bus (bus.go) it drops duplicates (window.go) and matches events with an
+// index of all rules of the bus (rules.go). A send queue (sendqueue.go) for each subscriber stores
+// copies in groups in the send topic (sendtopic.go). Copies for ordered subscribers have positions
+// (position.go). The engine acknowledges an event once all its copies are stored. Of Eventbridge,
+// the package imports event and registry.
 package engine

@@ -101,7 +101,7 @@ func (e *Engine) openWriter(ctx context.Context, s *model.Subscriber, partition 
 	return writer{w}, nil
 }
 
-// put leaves out copies that are stored: before an attempt in doubt, by the last owner of the
+// put omits copies that are stored: before an attempt in doubt, by the last owner of the
 // partition, or, if the broker delivers an event again, behind the queue's earlier copies.
 func (w writer) put(ctx context.Context, entries []pendingCopy) (done, left []pendingCopy, err error) {
 	records := make([]*messaging.Record, 0, len(entries))

@@ -32,15 +32,15 @@ type windowCapacity struct {
 // window remembers the events of one partition by a hash of their tenant, source and id, for as
 // long as the bus says. Only the goroutine that handles the partition uses it.
 //
-// An event is left out if an event with the same tenant, source and id is before it in the
+// An event is dropped if an event with the same tenant, source and id is before it in the
 // partition, and not by more than the window, by the publish times of their messages. That event
-// may have been left out itself, or have matched no rule. It does not count if it could not
+// may have been dropped itself, or have matched no rule. It does not count if it could not
 // be matched, and is a dead letter of the bus: the corrected event with its id must come.
 //
-// So the topic and the dead letters of the bus decide what is left out. The rules do not: they may
-// have changed. An event that is delivered again, to this or another engine, gets the same verdict.
-// There is one exception: an event with a copy that brokers refused is a dead letter, too. It does
-// not count after a takeover, so that a second copy may come.
+// So the topic and the dead letters of the bus decide which events are dropped. The rules do not:
+// they may have changed. An event that is delivered again, to this or another engine, gets the same
+// verdict, with one exception: an event with a copy that brokers refused is a dead letter, too. It
+// does not count after a takeover, so that a second copy may come.
 //
 // Events are judged in the order of the topic. Events that were read ahead (see [window.ahead])
 // have their verdict from that reading, because a backlog may be longer than the window.
@@ -50,9 +50,9 @@ type window struct {
 
 	known   int64 // the last position that was read ahead, -1: none
 	knownAt int64 // when that event was published, in milliseconds
-	// left has, up to known, the positions of events that are left out, each with the position of
+	// left has, up to known, the positions of events that are dropped, each with the position of
 	// the event that it repeats. refused has the positions of events that were refused after they
-	// were read ahead: an event that repeats one of them is not left out.
+	// were read ahead: an event that repeats one of them is not dropped.
 	left    map[int64]int64
 	refused map[int64]struct{}
 
@@ -110,7 +110,7 @@ func (w *window) reserve() bool {
 	return true
 }
 
-// judge reports whether a delivered event is left out. forgotten is how many events were forgotten
+// judge reports whether a delivered event is dropped. forgotten is how many events were forgotten
 // early, for lack of capacity.
 func (w *window) judge(hash identity, position int64, published time.Time) (again bool, forgotten int) {
 	if position <= w.known {

@@ -1,11 +1,9 @@
-// Package event holds CloudEvents 1.0 as Eventbridge carries them, and reads and writes them in
-// HTTP requests.
+// Package event reads and writes CloudEvents 1.0 over HTTP.
 //
-// A [Parser] reads the structured, batched and binary modes of the HTTP protocol binding, and plain
-// JSON by a [Mapping]. It is strict: with an [*Error] it refuses duplicate keys at any depth, bytes
-// that are not UTF-8, halves of surrogate pairs, and attributes that the specification does not
-// allow. Its result is one form of JSON, see [Event], which [Decode] reads again without looking at
-// the data.
+// A [Parser] reads the structured, binary and batched modes, and plain JSON by a [Mapping]. It
+// refuses duplicate keys at any depth, invalid UTF-8, halves of surrogate pairs and invalid
+// attributes with an [*Error]. Its result is one form of JSON (see [Event]), which [Decode] reads
+// without parsing the data. Of Aviary, the package imports only pkg/jsontext.
 package event
 
 import (

@@ -25,8 +25,8 @@ func ScratchBytes(body int) int {
 	return min(body*perKey/4, MaxValues*perKey) + 4*body
 }
 
-// Parser reads events. It keeps memory for the next event. What it returns refers neither to the
-// body nor to the parser. The zero value is ready. It is not safe for concurrent use.
+// Parser reads events. It keeps memory for the next event. Its results refer neither to the body nor
+// to the parser. The zero value is ready. It is not safe for concurrent use.
 type Parser struct {
 	json  jsontext.Scanner
 	draft draft
@@ -117,7 +117,7 @@ func (p *Parser) Structured(body []byte, o Options) (Event, error) {
 }
 
 // members reads the JSON value at i. If it is an object, the draft takes its members. The draft
-// keeps the first fault: reading goes on, because a batch may have later events.
+// keeps the first fault: reading continues, because a batch may have later events.
 func (p *Parser) members(i int) int {
 	s, d := &p.json, &p.draft
 	if i >= len(s.Src) || s.Src[i] != '{' {

@@ -31,9 +31,9 @@ type Limits struct {
 	DecodedBytes config.Bytes `yaml:"decoded_bytes"`
 	// BatchEvents bounds the events of a batch. Beyond: 413. At most 2000. Default 1000.
 	BatchEvents int `yaml:"batch_events"`
-	// InFlightBytes bounds what all requests hold in memory until their events are acknowledged:
-	// bodies, compressed and decoded, events, and what reading them takes. Beyond: 503, or 413 for
-	// a request that takes more by itself. Default 64MiB.
+	// InFlightBytes bounds the memory of all requests until their events are acknowledged: bodies,
+	// compressed and decoded, events, and the memory to read them. Beyond: 503, or 413 for a request
+	// that takes more by itself. Default 64MiB.
 	InFlightBytes config.Bytes `yaml:"in_flight_bytes"`
 	// InFlightShare is the part of InFlightBytes that the requests of one tenant may hold, from 0
 	// to 1. A tenant's only request may hold all of it. Default 0.75, or 1 if there are no tenants.

@@ -1,9 +1,8 @@
-// Package ingest takes events by HTTP and publishes them to the topics of buses. A 202 says
-// that the broker has stored every event of the request.
+// Package ingest is the role preprocessor: it receives events over HTTP and publishes them to the
+// topics of buses. 202 says that the broker has stored every event of the request.
 //
-// handler.go has the path of a request from top to bottom. The sender is authenticated by the
-// headers, so that unknown senders cost nothing more (senders.go). The body is read within the
-// sender's share of the memory, then the events (mode.go, events.go). The sender's quota is charged
-// (tenant.go). The events are published (bustopic.go, flight.go). The request is answered
-// (answer.go).
+// handler.go has the path of a request: authenticate the sender by the headers (senders.go), read
+// the body within the sender's share of memory, parse the events (mode.go, events.go), charge the
+// quota (tenant.go), publish (bustopic.go, flight.go) and answer (answer.go). Of Eventbridge, the
+// package imports event, registry, schema and webhooksig.
 package ingest

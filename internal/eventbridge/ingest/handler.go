@@ -66,8 +66,8 @@ func New(cfg Config, known Registry, topics model.Topics, why func() error, open
 	return h, nil
 }
 
-// Change puts the tenants of another valid configuration in force. What is left of their quotas
-// stays. After an error nothing is changed.
+// Change applies the tenants of another valid configuration. They keep the state of their quotas.
+// After an error the tenants are as before.
 func (h *Handler) Change(cfg Config) error {
 	fresh, err := newSenders(h.log, cfg)
 	if err != nil {

@@ -20,11 +20,11 @@ type JWTConfig struct {
 	// ES384, EdDSA. Of a set, keys of other kinds are ignored. The file is read again every ten
 	// seconds.
 	KeyFile string `yaml:"key_file"`
-	// Issuer and Audience are what the claims iss and aud must have. Required.
+	// Issuer and Audience are the required values of the claims iss and aud. Required.
 	Issuer   string `yaml:"issuer"`
 	Audience string `yaml:"audience"`
-	// Subject is what the claim sub must be. Default: any that no other tenant of this issuer and
-	// audience has.
+	// Subject is the required value of the claim sub. Default: any that no other tenant of this
+	// issuer and audience has.
 	Subject string `yaml:"subject"`
 	// Leeway is how far the clocks may differ for exp and nbf. A token without exp is refused.
 	// Default 0.

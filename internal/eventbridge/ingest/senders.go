@@ -71,8 +71,8 @@ func (s sender) name() string {
 // invalidKey is the answer for keys and for tokens, so that it does not tell which are configured.
 const invalidKey = "the API key or token is not valid"
 
-// admit authenticates the sender of a request by its headers. Nothing else of the request is read
-// before. Of a signed request, sender.verify does the rest.
+// admit authenticates the sender of a request by its headers, before the body is read. For a signed
+// request, sender.verify does the rest.
 func (s *senders) admit(r *http.Request) (sender, error) {
 	if len(s.tenants) == 0 {
 		return sender{}, nil

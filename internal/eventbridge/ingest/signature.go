@@ -12,7 +12,7 @@ import (
 
 const (
 	// signatureWindow is how far a signature's time may be from this process' clock. For so long,
-	// an attacker who has recorded a request could send it again. The bus' dedup window leaves out
+	// an attacker who has recorded a request could send it again. The bus' dedup window drops
 	// an event that comes again.
 	signatureWindow = 5 * time.Minute
 	// maxWebhookID bounds the header webhook-id.
@@ -21,8 +21,8 @@ const (
 	tenantParameter = "tenant"
 )
 
-// signature is what a signed request says of itself (Standard Webhooks 1.0). It is checked once the
-// body is there.
+// signature has the headers of a signed request (Standard Webhooks 1.0). It is checked after the body
+// was read.
 type signature struct {
 	id, timestamp, text string
 	signer              *webhooksig.Signer

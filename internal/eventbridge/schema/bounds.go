@@ -116,7 +116,7 @@ func (b *bounds) follow(ref string, depth int) error {
 	definitions, _ := root[section].(map[string]any)
 	target, found := definitions[name]
 	if section != "$defs" && section != "definitions" || !found || strings.ContainsAny(name, "%~/") { // the library decodes these
-		return fmt.Errorf("$ref %q must be #/$defs/ and a name that is there, without %%, ~ and /", shorten(ref))
+		return fmt.Errorf("$ref %q must be #/$defs/ and an existing name, without %%, ~ and /", shorten(ref))
 	}
 	if slices.Contains(b.open, ref) {
 		return fmt.Errorf("$ref %q leads back to itself: recursive schemas are not supported", shorten(ref))

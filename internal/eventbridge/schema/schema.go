@@ -1,6 +1,6 @@
-// Package schema checks the data of events against JSON Schemas (draft 2020-12 unless $schema names
-// another one). The library validates. This package bounds what a schema may be, so that the time
-// and the memory of a check grow with the size of the data only.
+// Package schema checks the data of events against JSON Schemas (draft 2020-12 unless $schema
+// names another one). It bounds a schema, so that time and memory of a check grow with the size of
+// the data only. Of Aviary, it imports only internal/truncate.
 package schema
 
 import (

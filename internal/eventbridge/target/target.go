@@ -1,11 +1,10 @@
-// Package target delivers events to subscribers' destinations: webhooks, topics of Pulsar and
-// Kafka, exchanges of RabbitMQ, and the log.
+// Package target delivers events to webhooks, Pulsar, Kafka, RabbitMQ and the log.
 //
 // [Factory.New] makes the [Target] of a subscriber. [Target.Deliver] makes one attempt and returns
-// the results. The caller decides whether and when there is another attempt. Webhooks (webhook.go)
-// share one pool of connections (client.go), whose dialer asks the [Guard] about each address.
-// Kafka, RabbitMQ and Pulsar are reached through the sinks of internal/connector (sinks.go), which
-// subscribers of one destination share.
+// the results; the caller decides about the next attempt. Webhooks (webhook.go) share one pool of
+// connections (client.go), whose dialer checks each address with the [Guard]. The other systems
+// use the sinks of internal/connector (sinks.go), which subscribers of one destination share. Of
+// Eventbridge, the package imports event, registry/model and webhooksig.
 package target
 
 import (

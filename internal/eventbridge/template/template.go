@@ -148,9 +148,9 @@ func (t *template) checkJSON(text string) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return fmt.Errorf("%s: is not JSON with its places filled in: %w", position(text, t.origin(int(syntax.Offset)-1, text)), err)
+		return fmt.Errorf("%s: is not JSON with values in its placeholders: %w", position(text, t.origin(int(syntax.Offset)-1, text)), err)
 	case err != nil:
-		return fmt.Errorf("%s: is not JSON with its places filled in: it ends too early", position(text, len(text)))
+		return fmt.Errorf("%s: is not JSON with values in its placeholders: it ends too early", position(text, len(text)))
 	}
 	if rest := bytes.TrimLeft(sample[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
 		return fmt.Errorf("%s: must be one JSON value: something follows it", position(text, t.origin(len(sample)-len(rest), text)))

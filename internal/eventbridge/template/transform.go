@@ -1,4 +1,5 @@
-// Package template makes the body of a delivery from a text with values of the event.
+// Package template makes the body of a delivery from a template and values of the event. It
+// imports event and registry/model.
 package template
 
 import (

@@ -1,4 +1,5 @@
-// Package webhooksig signs requests, and verifies signatures, by Standard Webhooks 1.0.
+// Package webhooksig signs requests and verifies signatures by Standard Webhooks 1.0. Of Aviary,
+// it imports only pkg/secret.
 package webhooksig
 
 import (

@@ -1,8 +1,8 @@
-// Package transform transforms the messages of a route between its source and its sink: it filters
-// and changes them, and determines the destination of each.
+// Package transform filters and changes the messages of a route between its source and its sink,
+// and determines their destinations. A message passes filter, headers, set and to, in this order.
+// Expressions see the message as it came from the source; the template to sees the changed message.
 //
-// A message passes filter, headers, set and to, in this order. Expressions see the message as it
-// came from the source. The template to sees the changed message.
+// The package imports internal/connector with message and pipeline, but no system.
 package transform
 
 import (
@@ -19,8 +19,8 @@ import (
 // Config is the transformation of a route. The zero Config changes nothing. See vars.go
 // for what expressions may use.
 type Config struct {
-	// Filter is a CEL expression that is true for the messages to send. Others are dropped.
-	// Default: all are sent.
+	// Filter is a CEL expression that is true for the messages to send. The others are dropped.
+	// Default: all messages are sent.
 	Filter string `yaml:"filter"`
 	// Set replaces parts of the message. Its keys are key, value and header.NAME, its values CEL
 	// expressions that return a string, bytes or null. null under key removes the key, null under
@@ -29,16 +29,15 @@ type Config struct {
 	Set map[string]string `yaml:"set"`
 	// Headers chooses headers.
 	Headers HeadersConfig `yaml:"headers"`
-	// To is the destination: a topic, or in RabbitMQ a queue or routing key. It may
-	// contain {topic} (at the source), {topic_name} (its part after the last '/',
-	// without -partition-N), {partition}, {key}, {routing_key}, {exchange} and
-	// {header.NAME}. A message for which a placeholder has no value, or an empty one, is refused
-	// with the reason "template", unless the placeholder has a default: {header.NAME:-other}.
-	//
-	// A message is also refused with this reason if a value changes the structure of the name: a
-	// namespace, a partition, or a name that the system has for itself (docs/pigeonhole.md has them).
-	// The text between placeholders, {partition} and defaults may do that, and so may {topic} alone
-	// within one system. Default: the destination in the sink's configuration.
+	// To is the destination: a topic, or in RabbitMQ a queue or routing key. It may contain {topic}
+	// (at the source), {topic_name} (its part after the last '/', without -partition-N),
+	// {partition}, {key}, {routing_key}, {exchange} and {header.NAME}. A message for which a
+	// placeholder has no value, or an empty one, is refused with the reason "template", unless the
+	// placeholder has a default: {header.NAME:-other}. A message is also refused with this reason
+	// if a value changes the structure of the name: a namespace, a partition, or a name that the
+	// system reserves (see docs/pigeonhole.md). The text between placeholders, {partition} and
+	// defaults may do that, and so may {topic} alone within one system. Default: the destination in
+	// the sink's configuration.
 	To string `yaml:"to"`
 }
 
@@ -47,7 +46,8 @@ type Config struct {
 type HeadersConfig struct {
 	// Include keeps only headers that match one of these patterns. Default: all.
 	Include []string `yaml:"include"`
-	// Exclude removes headers that match one of these, also of those included. Default: none.
+	// Exclude removes headers that match one of these patterns, also if they match include.
+	// Default: none.
 	Exclude []string `yaml:"exclude"`
 }
 
@@ -67,7 +67,7 @@ func (c HeadersConfig) Validate() error {
 
 func (c *HeadersConfig) isZero() bool { return len(c.Include)+len(c.Exclude) == 0 }
 
-// apply returns the headers that are left. It does not change the given list: others may use it.
+// apply returns the headers to keep. It does not change the given list: others may use it.
 func (c *HeadersConfig) apply(headers []message.Header) []message.Header {
 	if c.isZero() || len(headers) == 0 {
 		return headers

@@ -101,8 +101,7 @@ func (t *template) destination(m *message.Message) (string, error) {
 	to := string(b)
 	if t.rules.Reserved != nil {
 		if clause := t.rules.Reserved(to); clause != "" && clause != t.rules.Reserved(string(fixed)) {
-			return "", refuse("the destination %q is not allowed: %s; only the template may make such a name,"+
-				" not a value of a message", to, clause)
+			return "", refuse("the destination %q is not allowed: %s; values of messages must not make such a name", to, clause)
 		}
 	}
 	return to, nil

@@ -61,7 +61,7 @@ func New(cfg Config, rules connector.NameRules) (*Transform, error) {
 		case header == "":
 			err = errors.New("must name a header: header.NAME")
 		case message.IsReserved(header):
-			err = fmt.Errorf("must not begin with %s, which is for Pigeonhole's own", message.Prefix)
+			err = fmt.Errorf("must not begin with %s, which is reserved for Pigeonhole", message.Prefix)
 		}
 		check("set."+key, err)
 		t.set = append(t.set, assignment{key, header, program})

@@ -237,7 +237,7 @@ func TestValuesDoNotMakeStructure(t *testing.T) {
 		namespace = "contains '/', which would select a topic of another namespace"
 		internal  = `begins with "__"`
 		partition = "as Pulsar names the partitions of a topic"
-		step      = "takes for a step in a path"
+		step      = "reads as a step in a path"
 		amq       = `begins with "amq.", which RabbitMQ reserves for its own queues`
 	)
 	for _, test := range []struct{ sink, to, value, want, refused string }{

@@ -1,5 +1,5 @@
-// Package load runs one turn of a workload: producers and consumers of one implementation. A turn
-// is a separate process, so that CPU time and peak memory belong to one implementation.
+// Package load runs one turn of a workload, the producers and consumers of one implementation, as
+// a process of its own. It may import pulsar-client-go.
 package load
 
 import (

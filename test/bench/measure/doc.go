@@ -1,2 +1,3 @@
-// Package measure has meters of time, CPU and memory, and the report of a scenario.
+// Package measure meters time, CPU and memory, and makes the report of a scenario. It imports no
+// other package of test/bench.
 package measure

@@ -1,5 +1,4 @@
-// Package results holds the results of a scenario, and writes them as a page. They are stored as
-// JSON.
+// Package results stores the results of a scenario as JSON, and writes them as a page.
 package results
 
 import (

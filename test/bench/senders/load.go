@@ -1,4 +1,5 @@
-// Package senders sends loads to services and proxies: remote write, events, and commands of Redis.
+// Package senders sends loads to services and proxies: remote write, events and Redis commands. Of
+// test/bench it imports only measure.
 package senders
 
 import (

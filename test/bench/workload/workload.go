@@ -1,5 +1,5 @@
-// Package workload reads workload files of the OpenMessaging Benchmark, and scenarios, which run
-// several workloads and compare implementations.
+// Package workload reads workload files of the OpenMessaging Benchmark, and scenario files, which
+// compare implementations with several workloads. It imports no other package of test/bench.
 package workload
 
 import (

@@ -100,8 +100,8 @@ func TestUnavailable(t *testing.T) {
 	w.finish()
 }
 
-// TestRulesChange changes rules under load, and kills an engine meanwhile. What the old and the new
-// rules match comes, what neither matches does not.
+// TestRulesChange changes rules under load, and kills an engine meanwhile. Events that
+// both the old and the new rules match arrive; events that neither match do not.
 func TestRulesChange(t *testing.T) {
 	t.Parallel()
 	sets := []map[string]any{kinds(placed, low), {"type": []any{map[string]string{"prefix": "order."}}}}

@@ -1,5 +1,5 @@
-// Package eventbridge tests Eventbridge as processes of its roles. It kills them under load and
-// counts at the subscribers. It may import test/stack, test/systems and the products' models.
+// Package eventbridge tests Eventbridge as processes. It kills them under load and counts events at
+// the subscribers. It may import Eventbridge's packages, pkg/messaging, test/stack and test/systems.
 package eventbridge
 
 import (

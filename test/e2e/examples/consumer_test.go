@@ -1,5 +1,5 @@
-// Package examples runs the consumers of examples/consumers as who copies them would, and compares
-// what they print with what was sent.
+// Package examples runs the consumers of examples/consumers as a user does, and compares their
+// output with the messages that were sent.
 package examples
 
 import (

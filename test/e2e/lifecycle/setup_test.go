@@ -71,7 +71,7 @@ func (c cluster) once(service, flag string, keys map[string]string) (stdout, std
 // processes at once, and that nothing is left to change. The brokers create no topics from then on.
 func (c cluster) setUp(service string, keys map[string]string, plan string, changes int) {
 	c.t.Helper()
-	head := service + ": what it needs at Pulsar, + missing, - replaced:\n"
+	head := service + ": its objects at Pulsar, + missing, - replaced:\n"
 	for range 2 {
 		text, problem, err := c.once(service, "-setup.plan", keys)
 		require.NoError(c.t, err, problem)
@@ -179,7 +179,7 @@ func TestPigeonholeRunsOnItsSetup(t *testing.T) {
 `, "SOURCE", source), 8)
 	c.refuses("pigeonhole", with(keys, "setup.partitions", "2"), "topic persistent://NS/copies has no partitions and must have 2")
 	missing := with(keys, "routes", strings.ReplaceAll(routes, "topics: ["+fmt.Sprintf("%q", orders), `topics: ["no-such-topic"`))
-	c.refuses("pigeonhole", missing, "routes[0].to: as many partitions as the source has, which is not known")
+	c.refuses("pigeonhole", missing, "routes[0].to: must have as many partitions as the source, and their number is unknown")
 
 	require.NoError(t, pulsar.Publish(t.Context(), c.srv.URL(), source, &messaging.Record{Key: "k", Payload: []byte("before the first start")}))
 	producer, err := sarama.NewSyncProducer(kafka.Brokers(), producerConfig())

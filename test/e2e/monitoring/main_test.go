@@ -1,9 +1,9 @@
-// Package monitoring runs the four services with a real Prometheus, and looks at all dashboards and
-// alerts of the folder deployments: every metric is there, every query gives data, and every alert
-// fires when its cause is provoked. It has tests only.
+// Package monitoring runs the four services with a real Prometheus, and checks the dashboards and
+// alerts of the folder deployments: every metric exists, every query returns data, and every alert
+// fires when its cause is provoked.
 //
-// In make test only some alerts fire. AVIARY_MONITORING_FAULTS=1 (make soak MONITORING=1) provokes
-// all of them. AVIARY_MONITORING_PICTURES=1 makes the pictures of docs/img again.
+// make test provokes some alerts only. AVIARY_MONITORING_FAULTS=1 (make soak MONITORING=1)
+// provokes all of them. AVIARY_MONITORING_PICTURES=1 makes the pictures of docs/img again.
 package monitoring
 
 import (

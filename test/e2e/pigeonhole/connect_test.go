@@ -105,12 +105,12 @@ routes:
   routes[2].sink.kafka.brokers KAFKA: ok
   routes[2].to: topic TOPIC-2: note: does not exist yet; the first use creates it
   routes[3].source.kafka.brokers KAFKA: ok
-  routes[3].source.kafka.pattern TOPIC-none: note: no topic that this user may see matches yet
+  routes[3].source.kafka.pattern TOPIC-none: note: the pattern matches no topic that this user may see
   routes[3].source.kafka.group never-there: ok
   routes[3].sink.rabbitmq.url RABBIT: ok
   routes[3].sink.rabbitmq.exchange amq.direct: ok
   routes[3].to {key}: note: not tried: it depends on the message
-`), strings.ReplaceAll(lines, "note: not known: this cluster has had no group yet", "ok"))
+`), strings.ReplaceAll(lines, "note: not tried: the cluster has no consumer group yet", "ok"))
 
 	lines, failed = tried(t, text.Replace(`
 routes:
@@ -134,13 +134,13 @@ routes:
 		`routes\[0\].source.kafka.brokers AWAY: .*connection refused`,
 		`routes\[0\].sink.rabbitmq.url RABBIT: .*wrong user name or password.*`,
 		`routes\[0\].to: not tried, because of the above`,
-		`routes\[1\].source.kafka: topic TOPIC-missing: does not exist; it is read once it does`,
+		`routes\[1\].source.kafka: topic TOPIC-missing: does not exist; the source reads it when it exists`,
 		`routes\[1\].sink.rabbitmq.exchange QUEUE-exchange: does not exist`,
 		`routes\[2\].source.rabbitmq.queues\[0\] QUEUE-2: does not exist`,
 		`routes\[2\].source.rabbitmq.queues\[1\] QUEUE: queue "QUEUE" is not as configured: .*`,
 		`routes\[2\].to: topic persistent://public/no-such-namespace/x: its namespace does not exist`,
 		`routes\[3\].source.rabbitmq.url RABBITother: .*virtual host "other".*`,
-		`routes\[3\].sink.kafka.topic: no topic is named: each message would be refused`,
+		`routes\[3\].sink.kafka.topic: no topic is configured: the sink would refuse each message`,
 	} {
 		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)
 	}
@@ -168,16 +168,16 @@ routes:
 `))
 	assert.Equal(t, 4, failed, lines)
 	for _, want := range []string{
-		`routes\[0\].to: partitions: it has 2, and THREE has 3: messages from partitions that it does not have are refused`,
+		`routes\[0\].to: partitions: it has 2 partitions and THREE has 3: the sink would refuse messages from the other partitions`,
 		`routes\[1\].to: partitions: create it with 3 partitions, as many as THREE has: .*`,
 		`routes\[2\].to: partitions: ok`,
 		`routes\[3\].to: partitions: ok`,
-		`routes\[5\].to: partitions: it has 2, and ENOUGH has 3: .*`,
+		`routes\[5\].to: partitions: it has 2 partitions and ENOUGH has 3: .*`,
 		`routes\[6\].to: partitions: ok`,
-		`routes\[7\].to: partitions: note: not known how many the source has: its topics are those of a pattern`,
+		`routes\[7\].to: partitions: note: not tried: the number of partitions of the source is unknown: it has a topic pattern`,
 		`routes\[8\].to: partitions: ok`,
 		`routes\[8\].to: deduplication: note: off: a connection that breaks may store messages twice, unless .*`,
-		`routes\[8\].dead_letter.to: partitions: it has 2, and THREE has 3: .*`,
+		`routes\[8\].dead_letter.to: partitions: it has 2 partitions and THREE has 3: .*`,
 	} {
 		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)
 	}

@@ -278,7 +278,7 @@ func TestGaps(t *testing.T) {
 			s.Start()
 			if onGap == "fail" {
 				st := s.await("gap", func(st pigeonhole.Status) bool { return st.State == "failed" })
-				assert.Contains(t, st.LastError, "the committed offset 100 is outside the log, whose messages are 150 up to 200")
+				assert.Contains(t, st.LastError, "the committed offset 100 is outside the log, which now begins at 150 and ends before 200")
 				assert.Zero(t, st.Stored)
 				return
 			}

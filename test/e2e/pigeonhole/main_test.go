@@ -1,6 +1,5 @@
-// Package pigeonhole tests the binary between real servers: one suite for every pair
-// of source and sink, and what breaks on a bad day. Everything is counted at the
-// destination.
+// Package pigeonhole tests the binary between real servers: one suite for every pair of source and
+// sink, and faults of servers and connections. It counts messages at the destination.
 package pigeonhole
 
 import (

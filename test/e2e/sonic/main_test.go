@@ -1,4 +1,4 @@
-// Package sonic tests the binary between real servers: a Redis and a Pulsar cluster per zone.
+// Package sonic tests the binary between real servers: a Redis and a Pulsar cluster in each zone.
 package sonic
 
 import (

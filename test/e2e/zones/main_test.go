@@ -1,8 +1,7 @@
-// Package zones runs four zones and what happens to them: each with a Pulsar cluster, a Redis and a
-// Sonic, one of them with Pigeonhole and Eventbridge. All are the real binaries and servers. What was
-// acknowledged is counted in each zone after each step.
-//
-// "make zones" runs it; without its variable only the counts are tested.
+// Package zones runs four zones, each with a Pulsar cluster, a Redis and a Sonic, one also with
+// Pigeonhole and Eventbridge, and makes them fail. After each step it counts in each zone the
+// messages and writes that were acknowledged. "make zones" runs it; otherwise only the counting is
+// tested.
 package zones
 
 import (

@@ -1,4 +1,5 @@
-// Package publishtest has a fake Pulsar for tests of publishing.
+// Package publishtest has a fake Pulsar cluster for tests of publishing. Of Aviary, it imports
+// only pkg/messaging.
 package publishtest
 
 import (

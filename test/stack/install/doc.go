@@ -1,3 +1,3 @@
-// Package install fetches what servers need, distributions of the Maven repository and Debian
-// packages, and says before what it would fetch.
+// Package install downloads the programs of servers, from Maven and as Debian packages, and
+// reports each download before it begins. It must not import test/stack.
 package install

@@ -1,3 +1,3 @@
-// Package process starts and stops processes: servers that outlive this process, servers that end
-// with it, and programs that run to their end. It also reserves ports and takes file locks.
+// Package process starts and stops child processes, reserves ports and takes file locks. It must
+// not import another package of test/stack.
 package process

@@ -1,2 +1,3 @@
-// Package pulsaradmin is a client of Pulsar's admin REST API.
+// Package pulsaradmin is a client of Pulsar's admin REST API. Of test/stack it imports only
+// process.
 package pulsaradmin

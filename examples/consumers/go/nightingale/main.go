@@ -1,10 +1,13 @@
-// A consumer of what Nightingale writes, to copy. It prints a line per sample:
+// Command nightingale is an example of a consumer of Nightingale's topic. It prints a line for
+// each sample:
 //
 //	name{label="value",...} value timestamp
 //
-// Run it with the topic, and the format, that Nightingale has in its configuration:
+// Set the topic and the format of Nightingale's configuration:
 //
 //	go run . -url pulsar://127.0.0.1:6650 -topic persistent://public/default/metrics -format packed
+//
+// It imports pulsar-client-go and no package of Aviary.
 package main
 
 import (

@@ -1,10 +1,10 @@
-// A consumer of what Pigeonhole stores in Pulsar, to copy. It makes each message what it was at its
-// source, with all its headers, and prints it as a line of JSON, where what is no text is
-// {"base64":"..."}:
+// Command pigeonhole is an example of a consumer of a topic that Pigeonhole writes to. It restores
+// each message as it was at its source, and prints it as a line of JSON. A value that is not text
+// is {"base64":"..."}:
 //
-//	{"key":"k1","value":"text","headers":[["a","1"],["a","2"]],"time":1700000000123,"origin":{"system":"kafka",...}}
+//	{"key":"k1","value":"text","headers":[["a","1"]],"time":1700000000123,"origin":{"system":"kafka",...}}
 //
-// Run it with the topic that is the route's `to`:
+// It imports pulsar-client-go and no package of Aviary. -topic is the route's `to`:
 //
 //	go run . -url pulsar://127.0.0.1:6650 -topic persistent://public/default/orders
 package main

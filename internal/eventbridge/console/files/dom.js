@@ -3,7 +3,7 @@
 /**
  * el makes an element. Of props, "class" and "data" have their meaning, functions named on… listen to events, true and
  * false set and leave out an attribute, and everything else is an attribute. Children are elements, texts, or lists of them;
- * null and undefined are left out.
+ * null and undefined are omitted.
  */
 export function el(tag, props, ...children) {
   const node = document.createElement(tag);
@@ -164,7 +164,7 @@ export function table(caption, columns) {
   return { root, body, row };
 }
 
-/** facts is a list of names and values; a value that is not there is left out. */
+/** facts is a list of names and values; a missing value is omitted. */
 export function facts(...pairs) {
   return el('dl', { class: 'facts' }, pairs
     .filter(([, value]) => value !== undefined && value !== null && value !== '')

@@ -1,5 +1,6 @@
-// Package instances shares what each instance of Eventbridge does: its roles, the revision that it
-// matches by, and the states of its subscribers. All instances write and read one topic.
+// Package instances shares the state of each instance of Eventbridge over one topic: its roles,
+// the revision by which its engine matches, and the states of its subscribers. Of Eventbridge, it
+// imports only registry/model.
 package instances
 
 import (

@@ -22,12 +22,12 @@ const MaxObjectBytes = 512 << 10
 
 // DecodeBus decodes a bus from JSON. A field that is not given has its default. The error is an
 // [*Invalid] with all faults: unknown and repeated keys, wrong types, and what a change would
-// refuse whatever is stored. The name may be left out.
+// refuse whatever is stored. The name may be omitted.
 func DecodeBus(text []byte, name string, checks Checks) (Bus, error) {
 	b := NewBus(name)
 	found := decodeObject(text, &b)
 	if b.Name != name {
-		found.Add("/name", "must be %q as in the address, or left out, got %q", name, b.Name)
+		found.Add("/name", "must be %q as in the address, or omitted, got %q", name, b.Name)
 		b.Name = name
 	}
 	found.UnlessAt(found, ValidateBus(&b, checks))
@@ -39,11 +39,11 @@ func DecodeSubscriber(text []byte, bus, name string, checks Checks) (Subscriber,
 	s := NewSubscriber(bus, name)
 	found := decodeObject(text, &s)
 	if s.Bus != bus {
-		found.Add("/bus", "must be %q as in the address, or left out, got %q", bus, s.Bus)
+		found.Add("/bus", "must be %q as in the address, or omitted, got %q", bus, s.Bus)
 		s.Bus = bus
 	}
 	if s.Name != name {
-		found.Add("/name", "must be %q as in the address, or left out, got %q", name, s.Name)
+		found.Add("/name", "must be %q as in the address, or omitted, got %q", name, s.Name)
 		s.Name = name
 	}
 	filled := s
@@ -157,7 +157,7 @@ func (d *decoder) object(raw json.RawMessage, v reflect.Value, at string) {
 		field := v.FieldByIndex(i)
 		d.value(value, field, at+Step(key))
 		if field.Type() == reflect.TypeFor[secret.String]() && string(value) == `""` {
-			d.faults.Add(at+Step(key), "must have a value, or be left out") // a script may have used an unset variable
+			d.faults.Add(at+Step(key), "must have a value, or be omitted") // a script may have used an unset variable
 		}
 	})
 }

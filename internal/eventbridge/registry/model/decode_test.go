@@ -61,7 +61,7 @@ func TestAllFaultsOfABusAreFoundAtOnce(t *testing.T) {
 		`/mapping/typ: unknown key; the keys here are id, partitionkey, source, subject, time, type`,
 		`/mapping/type: must have a text after =`,
 		`/max_event_bytes: the key occurs twice`,
-		`/name: must be "orders" as in the address, or left out, got "other"`,
+		`/name: must be "orders" as in the address, or omitted, got "other"`,
 		`/partitions: must be a whole number, got 1.5`,
 		`/partitons: unknown key; the keys here are changed, created, dedup_window, description, mapping, max_event_bytes, name, partitions, revision, schemas`,
 		`/schemas/a~1b~0c: must be a JSON Schema: an object, true or false`,
@@ -81,11 +81,11 @@ func TestEmptyIsNotLeftOut(t *testing.T) {
 			"url": "https://example.com", "signing_secret": "", "bearer": "", "tls": {"key": ""}
 		}}}`), "orders", "mail", model.Checks{})
 	require.Equal(t, []string{
-		`/delivery/retry/schedule: must be 1 to 100 delays, or left out, got 0`,
+		`/delivery/retry/schedule: must be 1 to 100 delays, or omitted, got 0`,
 		`/rules: must be 1 to 1000 rules, got 0`,
-		`/target/webhook/bearer: must have a value, or be left out`,
-		`/target/webhook/signing_secret: must have a value, or be left out`,
-		`/target/webhook/tls/key: must have a value, or be left out`,
+		`/target/webhook/bearer: must have a value, or be omitted`,
+		`/target/webhook/signing_secret: must have a value, or be omitted`,
+		`/target/webhook/tls/key: must have a value, or be omitted`,
 	}, storetest.Faults(t, err))
 	_, err = model.DecodeSubscriber([]byte(`{"rules": [{"name": "a", "pattern": {}}, {"name": "b", "pattern": {"type": []}}, {"name": "c", "pattern": {"data": {}}}], "target": {}}`), "orders", "mail", model.Checks{})
 	require.Equal(t, []string{
@@ -115,7 +115,7 @@ func TestAllFaultsOfASubscriberAreFoundAtOnce(t *testing.T) {
 	require.Equal(t, []string{
 		`/delivery/breaker/failures: must be from 0 to 10000, got -1`,
 		`/delivery/breaker/probe: must be from 100ms to 1h0m0s, got 1ms`,
-		`/delivery/concurrency: must be 1, or left out, with order total, got 4`,
+		`/delivery/concurrency: must be 1, or omitted, with order total, got 4`,
 		`/delivery/rate: must be from 0 to 1e+06, got -1`,
 		`/delivery/retry/jitter: must be from 0 to 1, got 2`,
 		`/delivery/retry/schedule/0: must be from 10ms to 720h0m0s, got 1ns`,

@@ -31,7 +31,7 @@ var (
 
 // ConflictError says what the object is at present. errors.Is finds [ErrConflict] in it.
 type ConflictError struct {
-	// Revision is the present revision, 0 if there is no such object.
+	// Revision is the present revision, 0 if the object does not exist.
 	Revision int64
 	Problem  string
 }

@@ -1,5 +1,5 @@
-// Package model defines buses, subscribers and their rules: how they are decoded, their defaults,
-// what is wrong with them, and the names of their topics.
+// Package model defines buses, subscribers and rules: their JSON, defaults, validation and topic
+// names. Of Eventbridge, it imports only event.
 package model
 
 import (

@@ -59,7 +59,7 @@ func ValidateRules(f *FaultList, s *Subscriber) {
 func validateDelivery(f *FaultList, s *Subscriber) {
 	d := &s.Delivery
 	if s.Order == OrderTotal && d.Concurrency != 1 {
-		f.Add("/delivery/concurrency", "must be 1, or left out, with order total, got %d", d.Concurrency)
+		f.Add("/delivery/concurrency", "must be 1, or omitted, with order total, got %d", d.Concurrency)
 	} else {
 		between(f, "/delivery/concurrency", d.Concurrency, 1, 1000)
 	}
@@ -74,7 +74,7 @@ func validateDelivery(f *FaultList, s *Subscriber) {
 		f.Add(at, "must have a bound: max_attempts or max_age above 0")
 	}
 	if n := len(d.Retry.Schedule); n < 1 || n > 100 {
-		f.Add(at+"/schedule", "must be 1 to 100 delays, or left out, got %d", n)
+		f.Add(at+"/schedule", "must be 1 to 100 delays, or omitted, got %d", n)
 	}
 	for i, delay := range d.Retry.Schedule {
 		f.lasts(fmt.Sprintf("%s/schedule/%d", at, i), delay, Duration(10*time.Millisecond), month)

@@ -18,7 +18,7 @@ type decide func(ctx context.Context) (*record, error)
 // After an error none was stored, unless the error is [model.ErrUnknown].
 //
 // When Pulsar does not say whether it stored a record, the store becomes the owner again and reads
-// to the end. By then the record is there or never will be. If it is not there, change decides
+// to the end. By then the record is stored or never will be. If it is not stored, change decides
 // again.
 func (s *Store) change(ctx context.Context, key string, decide decide) (stored bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -35,8 +35,7 @@ func (s *Store) cleanUpSoon() {
 }
 
 // cleanUp removes the topics of deleted objects and old records of deletions, and has the broker
-// compact the topic. Each instance does so at its own times. What one instance has done, the others
-// need not do.
+// compact the topic. Each instance does so at its own times. The others need not repeat it.
 func (s *Store) cleanUp(ctx context.Context) {
 	every := time.NewTicker(cleanUpEvery)
 	defer every.Stop()

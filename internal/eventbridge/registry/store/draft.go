@@ -9,7 +9,7 @@ import (
 )
 
 // Draft checks a list of changes before the first one is made: each against the registry as it will
-// be after those before. Nothing is stored. It is not safe for concurrent use.
+// be after those before. It stores no change. It is not safe for concurrent use.
 type Draft struct {
 	store    *Store
 	snapshot *Snapshot

@@ -68,9 +68,9 @@ func (s *Store) becomeOwner(ctx context.Context) (*writerLease, error) {
 	}
 }
 
-// fence stores a message and waits until this store's reader has read it. What former owners had
-// under way is before the fence: the broker stores nothing of theirs behind it. Reading to the
-// present end of the topic instead would miss what is under way.
+// fence stores a message and waits until this store's reader has read it. Messages of former owners
+// are before the fence: the broker stores no message of theirs behind it. Reading to the present end
+// of the topic instead would miss messages in flight.
 func (s *Store) fence(ctx context.Context, p *messaging.Publisher) error {
 	id := newID()
 	m, err := (&record{Time: now()}).message(fenceKey, id, s.opts.Instance)

@@ -135,7 +135,7 @@ func values(text []byte) (v any) {
 }
 
 // PutSubscriber creates or replaces a subscriber, as [Store.PutBus] does with a bus. The error is
-// [model.ErrNotFound] if there is no such bus. PutSubscriber ignores UID and Reason of given. A
+// [model.ErrNotFound] if the bus does not exist. PutSubscriber ignores UID and Reason of given. A
 // secret that is given hidden keeps its stored value.
 func (s *Store) PutSubscriber(ctx context.Context, given model.Subscriber, c Condition) (sub *model.Subscriber, created bool, err error) {
 	key := subscriberKey(given.Bus, given.Name)
@@ -272,7 +272,7 @@ func checkWeight(f *model.FaultList, now, before, all int) {
 }
 
 // DeleteBus deletes a bus. The error is [model.ErrInUse] while the bus has subscribers, and
-// [model.ErrNotFound] if there is no such bus.
+// [model.ErrNotFound] if the bus does not exist.
 func (s *Store) DeleteBus(ctx context.Context, name string, c Condition) error {
 	return s.remove(ctx, name, "", c)
 }
@@ -332,7 +332,7 @@ func (s *Snapshot) countSubscribers(bus string) int {
 }
 
 // ChangeState changes a subscriber's state and the reason for it. It returns the subscriber as it
-// is stored. The error is [model.ErrNotFound] if there is no such subscriber.
+// is stored. The error is [model.ErrNotFound] if the subscriber does not exist.
 func (s *Store) ChangeState(ctx context.Context, bus, name string, state model.State, reason string, c Condition) (sub *model.Subscriber, err error) {
 	key := subscriberKey(bus, name)
 	_, err = s.change(ctx, key, func(context.Context) (*record, error) {

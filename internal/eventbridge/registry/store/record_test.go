@@ -61,7 +61,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A record of a newer version: nothing is changed, and it is said what to do. What was read stays.
+// A record of a newer version: changes are refused, with the remedy. Objects that were read stay.
 func TestARecordOfANewerVersionStopsChanges(t *testing.T) {
 	t.Parallel()
 	m, s, topic := wired(t)

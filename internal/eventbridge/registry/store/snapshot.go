@@ -61,13 +61,13 @@ func (s *Snapshot) Rules() int { return s.rules }
 // Weight is the weight of the patterns of all rules, see eventpattern.Pattern.
 func (s *Snapshot) Weight() int { return s.weight }
 
-// Bus returns a bus, nil when there is none of that name.
+// Bus returns a bus, nil if it does not exist.
 func (s *Snapshot) Bus(name string) *model.Bus { return s.buses[name] }
 
 // Buses returns all buses, sorted by name.
 func (s *Snapshot) Buses() iter.Seq[*model.Bus] { return ordered(s.buses) }
 
-// Subscriber returns a subscriber of a bus, nil when there is none of that name.
+// Subscriber returns a subscriber of a bus, nil if it does not exist.
 func (s *Snapshot) Subscriber(bus, name string) *model.Subscriber { return s.subscribers[bus][name] }
 
 // Subscribers returns a bus' subscribers, sorted by name.

@@ -1,5 +1,5 @@
-// Package store holds Eventbridge's definitions: buses, their subscribers and their
-// rules. All instances share one compacted topic of Pulsar, and no other database.
+// Package store stores buses, subscribers and rules in one compacted topic, which all instances
+// read and change. Of Eventbridge, it imports only registry/model.
 package store
 
 import (

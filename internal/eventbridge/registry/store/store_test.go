@@ -246,7 +246,7 @@ func TestAChangeEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, model.ErrClosed)
 }
 
-// The registry as a whole is bounded. What makes it smaller is always taken.
+// The registry as a whole is bounded. Changes that make it smaller are always accepted.
 func TestTheRegistryIsBounded(t *testing.T) {
 	t.Parallel()
 	m, _, _ := wired(t)

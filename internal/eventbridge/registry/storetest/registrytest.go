@@ -1,4 +1,5 @@
-// Package storetest provides a store of snapshots for tests of the registry's users.
+// Package storetest provides a store of snapshots for tests. It imports registry/model and
+// registry/store.
 package storetest
 
 import (

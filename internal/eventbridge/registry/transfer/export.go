@@ -16,8 +16,8 @@ import (
 // exportFormat is the version of exported files.
 const exportFormat = 1
 
-// Export writes all buses and their subscribers as YAML, sorted by name. It leaves out what the store
-// sets, such as revisions, so that the same registry always makes the same text.
+// Export writes all buses and their subscribers as YAML, sorted by name. It omits fields that the
+// store sets, such as revisions, so that the same registry always makes the same text.
 // Secrets are hidden; an import of the text keeps the stored ones. Objects whose records cannot be
 // read are missing: Export returns an error for them after it has written the rest.
 func Export(w io.Writer, s *store.Snapshot) error {

@@ -1,4 +1,5 @@
-// Package transfer exports Eventbridge's buses and subscribers as YAML, and imports them.
+// Package transfer exports buses and subscribers as YAML, and imports them. Of Eventbridge, it
+// imports registry/model and registry/store.
 package transfer
 
 import (
@@ -181,7 +182,7 @@ func (f *file) pruned(now *store.Snapshot) (deletions []*object) {
 }
 
 // add adds the faults of an [*model.Invalid], with the object's name: people look for the name, not
-// for a number. It leaves out those where the text of the object has a fault already. It returns an
+// for a number. It omits those where the text of the object has a fault already. It returns an
 // error of another kind.
 func (f *file) add(o *object, err error) error {
 	var bad *model.Invalid
@@ -266,7 +267,7 @@ func (f *file) readSubscriber(text json.RawMessage, at, bus string, lookup func(
 	sub := model.NewSubscriber(bus, "")
 	o := &object{at: at, subscriber: &sub, faults: model.Decode(text, &sub)}
 	if sub.Bus != bus {
-		o.faults.Add("/bus", "must be %q, or left out, got %q", bus, sub.Bus)
+		o.faults.Add("/bus", "must be %q, or omitted, got %q", bus, sub.Bus)
 		sub.Bus = bus
 	}
 	o.faults = append(o.faults, expand(&sub, lookup)...)

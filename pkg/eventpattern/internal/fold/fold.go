@@ -1,4 +1,5 @@
-// Package fold compares texts without regard to case, by the simple case folding of Unicode.
+// Package fold compares texts without regard to case, by the simple case folding of Unicode. It
+// imports no other package of this repository.
 package fold
 
 import (

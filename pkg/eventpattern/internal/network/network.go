@@ -1,4 +1,5 @@
-// Package network makes keys of addresses, and reads networks, IPv4 and IPv6.
+// Package network makes keys of IP addresses and reads IP networks, IPv4 and IPv6. It imports no
+// other package of this repository.
 package network
 
 import (

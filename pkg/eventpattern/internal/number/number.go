@@ -1,4 +1,5 @@
-// Package number makes keys of numbers in JSON. Keys have the order of the numbers.
+// Package number makes keys of numbers in JSON. The order of the keys is the order of the numbers.
+// Of this repository it imports pkg/jsontext only.
 package number
 
 import (

@@ -1,4 +1,5 @@
-// Package wildcard matches texts with stars.
+// Package wildcard matches texts with patterns that contain *. It imports no other package of this
+// repository.
 package wildcard
 
 import "bytes"

@@ -23,7 +23,7 @@ var (
 // notSubscribed is an [ErrNotFound]. Brokers also answer so when they serve none of the topic's
 // partitions.
 func notSubscribed() error {
-	return &kindError{kind: ErrNotFound, err: errors.New("no such subscription at present")}
+	return &kindError{kind: ErrNotFound, err: errors.New("the subscription does not exist now")}
 }
 
 // statusError is an answer other than 2xx.

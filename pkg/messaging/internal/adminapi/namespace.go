@@ -48,8 +48,8 @@ func (n Namespace) SetReplicationClusters(ctx context.Context, clusters []string
 // Unlimited is a bound of a [Retention] that bounds nothing.
 const Unlimited = -1
 
-// Retention is how much of what is acknowledged a namespace keeps: what either bound wants removed
-// is removed. Zero in both keeps nothing.
+// Retention is how much of the acknowledged messages a namespace keeps. Messages beyond either
+// bound are removed.
 type Retention struct {
 	Time time.Duration // in whole minutes; [Unlimited]: as long as Size allows
 	Size int64         // of each partition in bytes, in whole MiB; [Unlimited]: as much as Time allows
@@ -78,7 +78,7 @@ func (n Namespace) Retention(ctx context.Context) (r Retention, set bool, err er
 	return r, true, nil
 }
 
-// SetRetention gives the namespace a retention of its own. Bounds are rounded up to whole minutes
+// SetRetention gives the namespace its own retention. Bounds are rounded up to whole minutes
 // and MiB. Pulsar wants both to be zero, or none.
 func (n Namespace) SetRetention(ctx context.Context, r Retention) error {
 	own := adminRetention{Minutes: Unlimited, Megabytes: Unlimited}
@@ -102,25 +102,25 @@ func (n Namespace) SetRetention(ctx context.Context, r Retention) error {
 func wholeMinutes(d time.Duration) int { return int((d + time.Minute - 1) / time.Minute) }
 
 // Deduplication returns whether brokers deduplicate what publishers send to the namespace's topics.
-// When the namespace has no setting of its own, set is false and the brokers' default applies.
+// When the namespace has no setting, set is false and the brokers' default applies.
 func (n Namespace) Deduplication(ctx context.Context) (on, set bool, err error) {
 	return policy[bool](ctx, n, "deduplication", "deduplication")
 }
 
-// SetDeduplication gives the namespace a setting of its own. Topics take it over shortly after.
+// SetDeduplication gives the namespace its own setting. Topics take it over shortly after.
 func (n Namespace) SetDeduplication(ctx context.Context, on bool) error {
 	return n.setPolicy(ctx, "deduplication", "deduplication", on)
 }
 
 // SubscriptionExpiration returns after what time without consumers a subscription of the namespace
-// is deleted; 0: never. When the namespace has no setting of its own, set is false and the brokers'
+// is deleted; 0: never. When the namespace has no setting, set is false and the brokers'
 // default applies.
 func (n Namespace) SubscriptionExpiration(ctx context.Context) (after time.Duration, set bool, err error) {
 	minutes, set, err := policy[int](ctx, n, "subscription expiration", "subscriptionExpirationTime")
 	return time.Duration(minutes) * time.Minute, set, err
 }
 
-// SetSubscriptionExpiration gives the namespace a setting of its own. The time is rounded up to
+// SetSubscriptionExpiration gives the namespace its own setting. The time is rounded up to
 // whole minutes.
 func (n Namespace) SetSubscriptionExpiration(ctx context.Context, after time.Duration) error {
 	return n.setPolicy(ctx, "subscription expiration", "subscriptionExpirationTime", wholeMinutes(after))
@@ -157,7 +157,7 @@ func (n Namespace) BacklogQuota(ctx context.Context) (q BacklogQuota, set bool, 
 	return BacklogQuota{}, false, err
 }
 
-// SetBacklogQuota gives the namespace a quota of its own. Pulsar wants it to be below the size of
+// SetBacklogQuota gives the namespace its own quota. Pulsar wants it to be below the size of
 // the namespace's [Retention], when that bounds both time and size.
 func (n Namespace) SetBacklogQuota(ctx context.Context, q BacklogQuota) error {
 	if q.Bytes < 0 {

@@ -24,7 +24,7 @@ const maxPeeked = 16 << 20
 // peek is [Subscription.Peek].
 func (c *client) peek(ctx context.Context, s Subscription, n int) ([]PeekedMessage, error) {
 	// A broker creates a subscription that it is to look into (Pulsar 4.0.8), which then keeps
-	// messages for ever.
+	// messages without limit.
 	names, err := c.subscriptions(ctx, s.topic.name)
 	if err != nil {
 		return nil, err

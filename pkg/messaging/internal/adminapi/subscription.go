@@ -69,7 +69,7 @@ func (s Subscription) Create(ctx context.Context, at record.Position) error {
 		// The API has no request for a time. The subscription begins at the earliest message, so
 		// that a failure between the two requests loses nothing.
 		if err := s.resetToTime(ctx, a, when); err != nil {
-			return fmt.Errorf("it is created and stands at the earliest message: %w", err)
+			return fmt.Errorf("the subscription was created at the earliest message: %w", err)
 		}
 		return nil
 	})

@@ -59,7 +59,7 @@ func (t Tenant) path() string { return "/admin/v2/tenants/" + url.PathEscape(t.n
 func (t Tenant) manage(ctx context.Context, what string, do func(context.Context, *client) error) error {
 	return t.api.manage(ctx, what+" tenant "+t.name, func(ctx context.Context, a *client) error {
 		if t.name == "" || strings.Contains(t.name, "/") {
-			return errors.New("the name must be a tenant's")
+			return errors.New("the name must be the name of a tenant")
 		}
 		return do(ctx, a)
 	})

@@ -44,9 +44,9 @@ func (t Topic) Namespace() Namespace {
 	return t.api.Namespace(tenant + "/" + name)
 }
 
-// Partition is the topic's partition with that index, as a topic of its own: what only works on one
-// partition needs it, [Subscription.Skip] for instance. It asks nothing: the partition need not
-// exist.
+// Partition is the topic's partition with that index, as a separate topic. Calls that work on one
+// partition only need it, for instance [Subscription.Skip]. It sends no request: the partition need
+// not exist.
 func (t Topic) Partition(index int) Topic {
 	return Topic{api: t.api, name: topicname.Partition(t.name, index)}
 }
@@ -241,7 +241,7 @@ func (t Topic) Subscription(name string) Subscription { return Subscription{topi
 func (t Topic) manage(ctx context.Context, what string, do func(context.Context, *client) error) error {
 	return t.api.manage(ctx, what+" "+t.name, func(ctx context.Context, a *client) error {
 		if !record.PersistentTopic(t.name) {
-			return errors.New("the name must be a persistent topic's")
+			return errors.New("the name must be the name of a persistent topic")
 		}
 		return do(ctx, a)
 	})

@@ -1,6 +1,6 @@
-// Package ask asks a broker one question over a connection of its own. The underlying client cannot
-// ask whether a topic exists without that some brokers create it, and says late, and in its log
-// only, why a connection fails.
+// Package ask asks a broker one question over a separate connection. The underlying client cannot
+// do this: its question whether a topic exists makes some brokers create the topic, and it reports
+// late, and in its log only, why a connection fails. The package imports auth and protofield.
 package ask
 
 import (

@@ -1,5 +1,5 @@
-// Package auth is how the client proves who it is, and what it learns when a broker, or the issuer
-// of tokens, does not believe it.
+// Package auth authenticates the client, and records why a broker, or the issuer of tokens, refused
+// the client. It imports pkg/secret, clientquirks and throttle.
 package auth
 
 import (
@@ -27,30 +27,31 @@ type Credentials = auth.Provider
 type Config struct {
 	// Token is a bearer token (JWT).
 	Token secret.String `yaml:"token"`
-	// TokenFile holds the token; it is read again at every connection, and when a
-	// broker finds the present one expired, so that it can be rotated.
+	// TokenFile holds the token. It is read again at every connection, and when a broker reports
+	// that the token has expired, so that it can be rotated.
 	TokenFile string `yaml:"token_file"`
-	// CertFile and KeyFile are the PEM client certificate and key of mutual TLS,
-	// read again at every connection.
+	// CertFile holds the PEM client certificate for mutual TLS. It is read again at every
+	// connection, and needs key_file.
 	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// OAuth2 is the client credentials flow.
+	// KeyFile holds the PEM key of cert_file. It is read again at every connection.
+	KeyFile string `yaml:"key_file"`
+	// OAuth2 configures the client credentials flow.
 	OAuth2 OAuth2 `yaml:"oauth2"`
 }
 
 // OAuth2 configures the client credentials flow (RFC 6749, section 4.4).
 type OAuth2 struct {
-	// IssuerURL is the authorization server, with OpenID Connect discovery: an https
-	// URL, or http to this machine. Default: the key file's.
+	// IssuerURL is the address of the authorization server, which must have OpenID Connect
+	// discovery: an https URL, or http to this machine. Default: the key file's.
 	IssuerURL string `yaml:"issuer_url"`
-	// Audience names the Pulsar cluster to the issuer.
+	// Audience is the name of the Pulsar cluster at the issuer.
 	Audience string `yaml:"audience"`
-	// Scope is a space-separated list. Optional.
+	// Scope is a space-separated list of scopes. Optional.
 	Scope string `yaml:"scope"`
-	// KeyFile is the JSON file with client_id, client_secret and issuer_url that
-	// Pulsar's own clients use. It is read again for every token.
+	// KeyFile is a JSON file with client_id, client_secret and issuer_url, as Pulsar's own clients
+	// use it. It is read again for every token.
 	KeyFile string `yaml:"key_file"`
-	// CAFile holds the PEM certificates to trust for the issuer. Default: the
+	// CAFile holds the PEM certificates of the authorities to trust for the issuer. Default: the
 	// system's.
 	CAFile string `yaml:"ca_file"`
 }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// faultGrace is how long a lookup may go on before a fault ends its caller's wait with an
+	// faultGrace is how long a lookup may continue before a fault ends its caller's wait with an
 	// explanation: another host of the URL may do.
 	faultGrace = time.Second
 	// lookupKept is how long a lookup's result is kept for a caller that waits no more.
@@ -44,7 +44,7 @@ func (c *client) Close() {
 	c.Client.Close()
 }
 
-// lookup is a request for a topic's partitions that goes on after its caller.
+// lookup is a request for a topic's partitions that continues after its caller.
 type lookup struct {
 	began  time.Time
 	done   chan struct{}
@@ -53,8 +53,9 @@ type lookup struct {
 	ended  time.Time // valid, as the two above, once done is closed
 }
 
-// TopicPartitions returns, after faultGrace, as soon as a fault is known. The lookup goes on until
-// the operation timeout, and later calls join it: a broker that refuses us is not asked more often.
+// TopicPartitions returns, after faultGrace, as soon as a fault is known. The lookup continues
+// until the operation timeout, and later calls join it: a broker that refuses us is not asked more
+// often.
 func (c *client) TopicPartitions(topic string) ([]string, error) {
 	defer c.openings.Begin()()
 	l := c.lookup(topic)

@@ -31,7 +31,7 @@ var ErrIssuerUnavailable = errors.New("the issuer of tokens does not answer")
 //
 // The underlying client's own (pulsar-client-go v0.21.0, oauth2) has no timeout, takes an error
 // page for a discovery document, and uses a token that a broker refused until it expires. The
-// token sources of x/oauth2 use a token without a lifetime for ever, cannot forget one that was
+// token sources of x/oauth2 never renew a token without a lifetime, cannot forget one that was
 // refused, and do not read the key file again: only its request is used.
 type oauth2Provider struct {
 	auth.Provider // what only lookups over HTTP need

@@ -1,5 +1,5 @@
-// Package budget chooses how long the underlying consumer's receive queue may be, so that what it
-// holds stays within a number of bytes.
+// Package budget chooses the length of the underlying consumer's receive queue, so that the queue
+// holds a limited number of bytes. It imports no other package of this repository.
 package budget
 
 import "time"
@@ -17,7 +17,7 @@ import "time"
 // longer one. When heavier messages arrive than the length was chosen for, it
 // subscribes again with a shorter one at once.
 //
-// The broker overshoots: it goes on as long as one permit is left, with a read of
+// The broker overshoots: it continues as long as one permit is left, with a read of
 // up to 5 MiB (dispatcherMaxReadSizeBytes) whatever is in it.
 type Budget struct {
 	messages int   // sent ahead, over all partitions

@@ -4,7 +4,7 @@ import "context"
 
 // Most calls of the client have no context, and some hang for good (consumer_impl.go,
 // internalTopicSubscribeToPartitions; producer and reader wait for the operation timeout at
-// least). The functions here bound them. A call that was given up goes on in its goroutine.
+// least). The functions here bound them. A call that was given up continues in its goroutine.
 
 // Within runs f in a goroutine and reports whether f returned before ctx ended. The result of f
 // must need no undoing: see CallUntil.

@@ -10,7 +10,7 @@ import (
 // CloseWatch is an interceptor that reports that the broker refused a consumer for good. The
 // client then closes the consumer and calls its interceptor with the cause
 // (consumer_partition.go, reconnectToBroker, isNonRetriableSubscribeError). Receiving just gets
-// nothing more. If the client does not call the interceptor, a consumer waits for ever.
+// nothing more. If the client does not call the interceptor, a consumer waits without limit.
 type CloseWatch struct {
 	once   sync.Once
 	Closed chan struct{}

@@ -19,7 +19,7 @@ const (
 
 // Errors of the broker arrive as text, "server error: <ServerError>: <message>"
 // (internal/connection.go, handleResponseError). The functions here look for names in it, as the
-// client itself does. If the text changes, final errors are retried for ever.
+// client itself does. If the text changes, final errors are retried without limit.
 
 // Classify sorts an error of a producer.
 func Classify(err error) Class {

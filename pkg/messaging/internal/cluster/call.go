@@ -13,7 +13,7 @@ import (
 )
 
 // CallWithTimeout calls f, which has no context and can hang for good. It gives f up when ctx ends
-// and, with ErrSubscribeHangs, after several operation timeouts. f goes on in its goroutine then.
+// and, with ErrSubscribeHangs, after several operation timeouts. f continues in its goroutine then.
 func CallWithTimeout[T any](ctx context.Context, c *Cluster, f func() (T, error), undo func(T)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.CallTimeout(), ErrSubscribeHangs)
 	defer cancel()

@@ -89,7 +89,7 @@ func (c *Cluster) Await(ctx context.Context) error {
 }
 
 // Disconnect closes the connections. With a broker that answers nothing each request to close waits
-// for its own timeout: when ctx ends, that goes on in the background.
+// for its own timeout: when ctx ends, that continues in the background.
 func (c *Cluster) Disconnect(ctx context.Context) error {
 	both := func() {
 		var wg sync.WaitGroup

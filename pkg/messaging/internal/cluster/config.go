@@ -19,43 +19,42 @@ import (
 
 // Config says how to reach one Pulsar cluster. The zero value of each field means its default.
 type Config struct {
-	// URL of the brokers: pulsar://host:port[,host:port] or pulsar+ssl://...
+	// URL is the address of the brokers: pulsar://host:port[,host:port], or pulsar+ssl:// for TLS.
 	// Default pulsar://127.0.0.1:6650.
 	URL string `yaml:"url"`
-	// AdminURL is the address of the brokers' admin API, http://host:port or
-	// https://host:port, of one broker or, needed with several brokers that want
-	// credentials, of a Pulsar proxy. It gets the credentials of Auth. Only
-	// [Consumer.Backlog], [Client.Clusters] and the methods of [Topic], [Subscription],
-	// [Namespace] and [Tenant] ask it. Default: not asked.
+	// AdminURL is the address of the brokers' admin API: http://host:port or https://host:port of
+	// one broker, or of a Pulsar proxy. With several brokers and credentials it must be a proxy. It
+	// gets the credentials of Auth. Only [Consumer.Backlog], [Client.Clusters] and the methods of
+	// [Topic], [Subscription], [Namespace] and [Tenant] use it. Default: none.
 	AdminURL string `yaml:"admin_url"`
 	// ConnectTimeout bounds one TCP and TLS connection attempt. Default 5s.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
 	// OperationTimeout bounds one request to a broker (lookup, create, subscribe,
 	// close). Recovery after an outage may take this long. Default 10s.
 	OperationTimeout time.Duration `yaml:"operation_timeout"`
-	// KeepAlive is the interval of protocol pings; a connection that answers none
-	// for two of them is replaced. Default 10s.
+	// KeepAlive is the interval of protocol pings. A connection is replaced after two intervals
+	// without an answer. Default 10s.
 	KeepAlive time.Duration `yaml:"keep_alive"`
-	// ConnectionsPerBroker spreads topics over this many connections to each
-	// broker, separately for publishing and for consuming. One connection is
-	// about one core of decoding. Default 1.
+	// ConnectionsPerBroker is the number of connections to each broker, for publishing and again
+	// for consuming. Topics are spread over them. One connection uses about one core for decoding.
+	// Default 1.
 	ConnectionsPerBroker int `yaml:"connections_per_broker"`
-	// ListenerName picks one of the addresses that brokers with several advertised
-	// listeners give to clients. Default: the broker's own choice.
+	// ListenerName selects one of the advertised listeners of the brokers. Default: the brokers
+	// choose.
 	ListenerName string `yaml:"listener_name"`
 	// TLS applies to pulsar+ssl URLs, and to an https AdminURL.
 	TLS TLS `yaml:"tls"`
-	// Auth is how the client proves who it is. Default: not at all.
+	// Auth says how the client authenticates. Default: without authentication.
 	Auth Auth `yaml:"auth"`
 }
 
 // TLS configures the transport of pulsar+ssl and https URLs, version 1.2 or newer. A server's
 // certificate must be for the host that is connected to, unless Insecure is set.
 type TLS struct {
-	// CAFile holds the PEM certificates to trust. Default: the system's.
+	// CAFile holds the PEM certificates of the authorities to trust. Default: the system's.
 	CAFile string `yaml:"ca_file"`
-	// Insecure switches verification off. For tests only: anybody on the path can
-	// then read and change all traffic.
+	// Insecure switches verification of certificates off. It is for tests only: anybody on the
+	// network path can then read and change all data.
 	Insecure bool `yaml:"insecure"`
 }
 
@@ -122,7 +121,7 @@ func (c Config) Validate() error {
 		fault("auth", "must hold one method, got %s", strings.Join(methods, " and "))
 	}
 	if (c.Auth.CertFile == "") != (c.Auth.KeyFile == "") {
-		fault("auth", "cert_file and key_file go together")
+		fault("auth", "must have both cert_file and key_file")
 	}
 	if a := c.Auth; readable(a.CertFile) == nil && readable(a.KeyFile) == nil {
 		if _, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile); err != nil {

@@ -28,16 +28,16 @@ type PendingDelivery struct {
 	attempt uint32
 }
 
-// Complete gives the verdict, as a [Handler] does by what it returns. It may be called from any
-// goroutine, also before the AsyncHandler returned, and never blocks. It must be called once for
-// each call of the AsyncHandler. Further calls have no effect, also when the message has been
+// Complete gives the verdict, as the returned error of a [Handler] does. It may be called from any
+// goroutine, also before the AsyncHandler has returned, and never blocks. It must be called once
+// for each call of the AsyncHandler. Further calls have no effect, also if the message has been
 // handed over again meanwhile. Calls after the delivery became void (the subscription's session
 // ended, or RunAsync returned) have no effect either.
 //
 // After an error the message is handed over again, or goes where the verdict says, as with
-// [Consumer.Run], but those behind it have been handed over meanwhile: whoever needs order repeats
-// by itself. An error that is no [Reject] while the consumer stops leaves the message to the next
-// consumer.
+// [Consumer.Run]. Later messages have been handed over meanwhile: a caller that needs order must
+// repeat the message itself. While the consumer stops, an error that is not a [Reject] leaves the
+// message to the next consumer.
 func (p PendingDelivery) Complete(err error) {
 	if p.t == nil || !p.t.claim(p.attempt) {
 		return
@@ -82,14 +82,14 @@ func (d *task) claim(attempt uint32) bool {
 	}
 }
 
-// RunAsync is [Consumer.Run] for verdicts that are given later: see [AsyncHandler].
-// What has no verdict counts against PrefetchMessages and PrefetchBytes, and is logged and counted
-// as stuck after StuckAfter. Errors are those of Run.
+// RunAsync is [Consumer.Run] for verdicts that are given later: see [AsyncHandler]. Messages
+// without a verdict count against PrefetchMessages and PrefetchBytes; after StuckAfter they are
+// logged and counted as stuck. Errors are those of Run.
 //
-// When ctx ends nothing more is handed over, and RunAsync returns once all that was
-// has its verdict, or StopTimeout has passed: the rest is left unacknowledged. When
-// the broker ends the session, what has no verdict is void at once, and is delivered
-// again by the next session.
+// When ctx ends, no more messages are handed over. RunAsync returns when all messages that were
+// handed over have their verdicts, or after StopTimeout; the others stay unacknowledged. When the
+// broker ends the session, messages without a verdict are void at once, and the next session
+// delivers them again.
 func (c *Consumer) RunAsync(ctx context.Context, h AsyncHandler) error {
 	if h == nil {
 		return errNilHandler

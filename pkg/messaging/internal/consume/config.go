@@ -81,35 +81,34 @@ type ConsumerConfig struct {
 	// Concurrency is the number of handlers that may run at once. Default 16, or 1
 	// with order total.
 	Concurrency int `yaml:"concurrency"`
-	// PrefetchMessages is how many messages, over all partitions, the brokers may
-	// send ahead, and how many may be here unfinished besides (waiting, being
-	// handled, held for a retry). PrefetchBytes bounds the bytes of both together.
-	// At least one message per partition is received whatever the bounds. Defaults
-	// 1000 and 64 MiB.
-	PrefetchMessages int   `yaml:"prefetch_messages"`
-	PrefetchBytes    int64 `yaml:"prefetch_bytes"`
-	// HeldMessages and HeldBytes bound what is held in this process for another attempt, and
-	// what waits behind it for its order. So much does not count against PrefetchMessages and
-	// PrefetchBytes: other messages go on. What is beyond counts, and when nothing fits any more,
-	// nothing is received until an attempt succeeds or a message goes to the dead-letter topic.
-	// With order total, where everything waits, they are not used. Defaults 10000 and 64 MiB.
-	HeldMessages int   `yaml:"held_messages"`
-	HeldBytes    int64 `yaml:"held_bytes"`
-	// MaxMessageBytes is how large messages are taken to be before any was seen:
-	// the first receive queue is so short that messages of this size fit
-	// PrefetchBytes, and is made longer when they turn out to be small. Failover
-	// subscriptions, where brokers wait for a second at every subscribing, take
-	// 64 KiB at most and correct that when more arrives: PrefetchBytes may be
-	// exceeded for as long as that takes. Default 5 MiB, the brokers' own limit.
+	// PrefetchMessages bounds the messages, over all partitions, that the brokers may send ahead,
+	// and separately those that may be unfinished here (waiting, being handled, held for a retry).
+	// At least one message per partition is received whatever the bounds. Default 1000.
+	PrefetchMessages int `yaml:"prefetch_messages"`
+	// PrefetchBytes bounds the bytes of both together. Default 64 MiB.
+	PrefetchBytes int64 `yaml:"prefetch_bytes"`
+	// HeldMessages bounds the messages that are held in this process for another attempt, with
+	// those that wait behind them for their order. Up to this bound they do not count against
+	// PrefetchMessages and PrefetchBytes, and other messages continue. Beyond it they count; when
+	// nothing fits any more, nothing is received until an attempt succeeds or a message goes to the
+	// dead-letter topic. It is not used with order total, where all messages wait. Default 10000.
+	HeldMessages int `yaml:"held_messages"`
+	// HeldBytes is the same bound in bytes. Default 64 MiB.
+	HeldBytes int64 `yaml:"held_bytes"`
+	// MaxMessageBytes is the assumed size of messages before any was received: the first receive
+	// queue is so short that messages of this size fit PrefetchBytes, and is made longer when
+	// messages are smaller. Failover subscriptions, where brokers wait for a second at every
+	// subscribing, assume 64 KiB at most and correct that when larger messages arrive:
+	// PrefetchBytes may be exceeded until then. Default 5 MiB, the brokers' own limit.
 	MaxMessageBytes int64 `yaml:"max_message_bytes"`
 
 	// Retry says what happens to a message whose handler failed.
 	Retry retry.Retry `yaml:"retry"`
 
-	// StuckAfter is how long a handler may run before it is logged and counted as
-	// stuck. Nothing is done to it. Default 1m.
+	// StuckAfter is how long a handler may run before it is logged and counted as stuck. The
+	// handler is not stopped. Default 1m.
 	StuckAfter time.Duration `yaml:"stuck_after"`
-	// StopTimeout is how long handlers in flight may go on after Run's context
+	// StopTimeout is how long handlers in flight may continue after Run's context
 	// ended before theirs ends too, and how long closing waits for a broker that
 	// does not answer. Default 30s.
 	StopTimeout time.Duration `yaml:"stop_timeout"`

@@ -85,21 +85,18 @@ func (c *Consumers) New(cfg ConsumerConfig, opts ...ConsumerOption) (*Consumer, 
 	return consumer, nil
 }
 
-// Run subscribes and calls h for each message until ctx ends, then returns nil.
-// When it returns, every handler has finished, acknowledgements are sent and the
-// subscription is left, so that another consumer gets everything unacknowledged at
-// once. An unreachable broker, or one that ends the subscription, is no error: Run
-// logs once and subscribes again, with delays from 0.1 to 2 s. The same holds while
-// another consumer has an Exclusive subscription: see [Consumer.Unhealthy].
+// Run subscribes and calls h for each message until ctx ends, then returns nil. When it returns,
+// every handler has finished, acknowledgements are sent and the subscription is closed: another
+// consumer gets all unacknowledged messages at once. An unreachable broker, or one that ends the
+// subscription, is no error: Run logs once and subscribes again, with delays from 0.1 to 2 s. The
+// same holds while another consumer has an Exclusive subscription: see [Consumer.Unhealthy].
 //
-// Run returns [record.ErrClosed] when the client closes, [ErrRunning] when the consumer
-// is running, and an error at once when the subscription can never succeed, for
-// instance because it exists with another type. It may be called again after it
-// has returned.
+// Run returns [record.ErrClosed] when the client closes, [ErrRunning] when the consumer is running,
+// and an error at once when the subscription can never succeed, for instance because it exists with
+// another type. It may be called again after it has returned.
 //
-// When ctx ends, messages received and not started are left unacknowledged.
-// Handlers in flight may finish; their context ends StopTimeout later. Run waits
-// for them in any case.
+// When ctx ends, messages that were received and not started stay unacknowledged. Handlers in
+// flight may finish; their context ends StopTimeout later. Run waits for them in any case.
 func (c *Consumer) Run(ctx context.Context, h Handler) error {
 	r, err := c.begin(h, false)
 	if err != nil {

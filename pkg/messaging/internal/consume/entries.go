@@ -17,7 +17,7 @@ import (
 //
 // After a reconnect that the underlying client does by itself, a broker delivers again from the
 // first entry on whose acknowledgement it does not have. Such an entry is recognised here. What of
-// it is unfinished goes on, and nothing of it is handled twice: that would take its keys back in
+// it is unfinished continues, and nothing of it is handled twice: that would take its keys back in
 // time. What of it is completed is acknowledged again.
 //
 // An entry that the broker delivers again although it had the acknowledgement is another matter:
@@ -176,7 +176,7 @@ func (p *partition) arrive(m pulsar.Message) bool {
 	return true
 }
 
-// finishEntry is called when the receiver goes on from an entry to the one at next. It reports
+// finishEntry is called when the receiver continues from an entry to the one at next. It reports
 // whether some of the entry was dropped: it had arrived, and did not come.
 func (p *partition) finishEntry(a arrival, next record.Place) (dropped bool) {
 	e := p.current
@@ -290,7 +290,7 @@ func (p *partition) search(at record.Place) (int, bool) {
 	})
 }
 
-// startOver makes the partition begin anew: what is delivered from now on is handled.
+// startOver makes the partition begin again: what is delivered from now on is handled.
 func (p *partition) startOver() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -34,26 +34,30 @@ func newMetrics(reg prometheus.Registerer) consumerMetrics {
 	return consumerMetrics{
 		received: counter("aviary_messaging_received_messages_total", "Messages received."),
 		handled: counter("aviary_messaging_handled_messages_total",
-			"Verdicts carried out: acknowledged, arranged for another attempt, stored as dead letter (truncated: its beginning); "+
-				"dead letters that cannot be stored and were parked; retries of another subscription, left to it; and panics, which also lead to one of these.", "result"),
+			"Messages by result: acknowledged, another attempt arranged, stored as dead letter (truncated: only its beginning), "+
+				"dead letter that cannot be stored and is parked, retry that belongs to another subscription, "+
+				"and panic (counted besides the others).", "result"),
 		failedCopies: counter("aviary_messaging_failed_copies_total",
-			"Tries to store a copy on a retry or dead-letter topic that failed. What cannot be stored is not acknowledged.", "reason"),
+			"Failed attempts to store a copy on a retry or dead-letter topic. "+
+				"The message is not acknowledged until its copy is stored.", "reason"),
 		seconds: cluster.Register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "aviary_messaging_handler_duration_seconds",
-			Help:    "Time a handler takes, sampled where handlers are quick.",
+			Help:    "Duration of handler calls; a sample of them if they are short.",
 			Buckets: []float64{.00001, .0001, .001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 600},
 		}, []string{"subscription"})),
 		inFlight:    gauge("aviary_messaging_handlers_in_flight", "Handlers running."),
-		queued:      gauge("aviary_messaging_unfinished_messages", "Messages received and not finished, those in flight and held included."),
-		queuedBytes: gauge("aviary_messaging_unfinished_bytes", "Bytes received and not finished."),
+		queued:      gauge("aviary_messaging_unfinished_messages", "Messages received and not finished, in flight and held included."),
+		queuedBytes: gauge("aviary_messaging_unfinished_bytes", "Bytes of messages received and not finished."),
 		held:        gauge("aviary_messaging_held_messages", "Messages held in this process for another attempt."),
 		resubscribes: counter("aviary_messaging_resubscribes_total",
-			"Subscriptions made again: because the broker ended them, messages are missing, or the receive queue gets another length.", "reason"),
-		redelivered: counter("aviary_messaging_redelivered_messages_total", "Messages that the broker delivered before."),
+			"Times that a consumer subscribed again: the broker ended the subscription, messages are missing, "+
+				"or the receive queue gets another length.", "reason"),
+		redelivered: counter("aviary_messaging_redelivered_messages_total", "Messages that the broker delivered again."),
 		stuck:       gauge("aviary_messaging_stuck_handlers", "Handlers running, and with RunAsync messages without a verdict, for longer than stuck_after."),
 		failedAcks:  counter("aviary_messaging_failed_acks_total", "Acknowledgements that could not be sent; their messages are delivered again."),
 		unreadable: counter("aviary_messaging_unreadable_messages_total",
-			"Messages that no handler gets: encrypted (left in the subscription), chunks (given up before the message was complete), corrupted (acknowledged by the client).", "reason"),
+			"Messages that no handler receives: encrypted (they stay in the subscription), "+
+				"chunks (the client discarded an incomplete message), corrupted (the client acknowledged them).", "reason"),
 	}
 }
 

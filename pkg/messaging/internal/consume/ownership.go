@@ -23,7 +23,7 @@ type ConsumerOption func(*Consumer)
 // partition its index (0 without partitions). With other types of subscriptions [Client.Consumer]
 // returns an error.
 //
-// Each call has a goroutine of its own. No message of the partition is handled before f returns;
+// Each call has its own goroutine. No message of the partition is handled before f returns;
 // those of the topic's other partitions may wait as well. f must return when ctx ends: Run, and the
 // next session, wait for it, up to StopTimeout. What f cannot load it tries again until ctx ends. f
 // must not panic.
@@ -38,8 +38,9 @@ type ConsumerOption func(*Consumer)
 // shorter_queue). Set MaxMessageBytes to the real size of messages, and it happens seldom.
 //
 // A broker may have begun to deliver the partition to another consumer before the loss is known
-// here, for as long as a broken connection takes to be noticed. What must not be written by two
-// at once needs a fence of its own, for instance a publisher with [ExclusiveOwnership].
+// here, for as long as a broken connection takes to be noticed. Data that two
+// consumers must not write at once need another fence, for instance a publisher with
+// [ExclusiveOwnership].
 func OnOwned(f func(ctx context.Context, topic string, partition int)) ConsumerOption {
 	return func(c *Consumer) { c.onOwned = f }
 }

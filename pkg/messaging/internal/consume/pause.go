@@ -7,7 +7,7 @@ import (
 	"github.com/aviaryhq/aviary/pkg/messaging/internal/record"
 )
 
-// pauses are the sources that a consumer does not receive from at present.
+// pauses are the sources from which a consumer receives no messages now.
 type pauses struct {
 	count atomic.Uint64 // calls of Pause
 
@@ -15,19 +15,19 @@ type pauses struct {
 	by map[string]chan struct{} // by source; closed by resume
 }
 
-// Pause stops receiving from topics, each one of [ConsumerConfig].Topics, or Pattern itself; from
-// all of them and from the retry topic when none is named. Single topics of a pattern cannot be
-// paused, and other names have no effect. With a name the retry topic goes on: name Retry.Topic,
+// Pause stops receiving from topics: each is one of [ConsumerConfig].Topics, or Pattern itself.
+// Without names it pauses all of them and the retry topic. Single topics of a pattern cannot be
+// paused, and other names have no effect. With names the retry topic continues: name Retry.Topic,
 // too, to pause further attempts.
 //
 // Messages that were taken over before are still handled, and those held for another attempt get
-// it. The subscriptions stay, with their partitions: what is published meanwhile waits at the
-// brokers, and up to PrefetchMessages more wait here, received and not handled. On a Shared or
+// it. The subscriptions stay, with their partitions. Messages that are published meanwhile wait at
+// the brokers, and up to PrefetchMessages wait here, received and not handled. On a Shared or
 // Key_Shared subscription no other consumer gets these; end Run to give them back.
 //
-// A pause lasts over further calls of Run, until Resume. Drain does not get what is paused: it ends
-// after DrainIdle. Pausing twice is as pausing once. Pause may be called from any goroutine, at any
-// time.
+// A pause lasts over further calls of Run, until Resume. Drain does not get messages of paused
+// sources: it ends after DrainIdle. Pausing twice is the same as pausing once. Pause may be called
+// from any goroutine, at any time.
 func (c *Consumer) Pause(topics ...string) {
 	c.pauses.mu.Lock()
 	defer c.pauses.mu.Unlock()

@@ -185,9 +185,9 @@ func (r *run) finishBeforeGrowing(s *session) bool {
 
 const (
 	// growTimeout is how long a receiver that is to subscribe again waits for what
-	// is in flight before it goes on instead.
+	// is in flight before it continues instead.
 	growTimeout = 500 * time.Millisecond
-	// growRetry is how long it goes on as it is when that was in vain: verdicts may be
+	// growRetry is how long it continues as it is when that was in vain: verdicts may be
 	// given late, and nothing is received while it waits.
 	growRetry = 10 * time.Second
 	// growAgainAfter is how long after a shrink a queue may grow again.

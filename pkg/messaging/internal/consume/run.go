@@ -28,7 +28,7 @@ type worker struct {
 	handled int // verdicts nil that are not counted yet
 }
 
-// finish notes that d has ended. The scheduler is told with the worker's next call.
+// finish notes that d has ended. The scheduler learns of it with the worker's next call.
 func (w *worker) finish(d *task) { w.Finish(&d.Item) }
 
 // run is one Run, RunAsync or Drain. This file is the way of a message through it: receiveFrom

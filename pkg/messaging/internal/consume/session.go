@@ -321,7 +321,7 @@ func (t SubscriptionType) raw() pulsar.SubscriptionType {
 	}
 }
 
-// logEnd logs why a session ended while the run goes on.
+// logEnd logs why a session ended while the run continues.
 func (r *run) logEnd(s *session, reason string) {
 	if cause := s.failure(); cause != nil {
 		r.log.Warn("subscription ended, subscribing again",

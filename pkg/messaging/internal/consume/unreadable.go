@@ -14,7 +14,7 @@ import (
 // aviary_messaging_unreadable_messages_total by its reason, and logged.
 //
 //   - encrypted: the library has no keys. The message stays in the subscription, unacknowledged,
-//     for a consumer that has the key. Messages behind it go on.
+//     for a consumer that has the key. Messages behind it continue.
 //   - chunks: the underlying client gave up a message in chunks, because too many were incomplete
 //     at a time, or because the rest did not come within ChunksExpire. In the first case the broker
 //     delivers it to the next session, which begins after resubscribeForChunks. In the second
@@ -41,7 +41,8 @@ func (s *session) noteEncrypted(p *partition, m *pulsar.ConsumerMessage) {
 func (s *session) NoteChunksGivenUp() {
 	s.unreadable.WithLabelValues("chunks").Inc()
 	if s.chunksLost.CompareAndSwap(false, true) {
-		s.log.Error("a message in chunks was given up: subscribing again soon", zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
+		s.log.Error("the client discarded an incomplete message in chunks; subscribing again soon",
+			zap.Stringer("source", s.src), zap.Duration("after", s.resubscribeForChunks))
 		time.AfterFunc(s.resubscribeForChunks, func() { s.abort(errChunks) })
 	}
 }

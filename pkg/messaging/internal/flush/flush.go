@@ -1,4 +1,5 @@
-// Package flush decides when what gathers for a partition is sent.
+// Package flush decides when the records that gather for a partition are sent. It imports list
+// only.
 package flush
 
 import (

@@ -1,5 +1,5 @@
-// Package list has a doubly linked list whose links lie in its elements, so that entering and
-// leaving it allocates nothing.
+// Package list has a doubly linked list whose links are in its elements: adding and removing an
+// element allocates nothing. It imports no other package of this repository.
 package list
 
 // Links are what an element embeds or holds for one list.

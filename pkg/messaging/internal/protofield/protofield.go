@@ -1,4 +1,5 @@
-// Package protofield reads messages of protocol buffers field by field.
+// Package protofield reads messages of protocol buffers field by field. It imports no other package
+// of this repository.
 package protofield
 
 import "google.golang.org/protobuf/encoding/protowire"

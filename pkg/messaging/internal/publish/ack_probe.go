@@ -11,7 +11,7 @@ import (
 // it does the producer has grace. An ackProbe is not safe for concurrent use.
 type ackProbe struct {
 	// query asks the broker anything and returns an error when there is no answer, at the latest
-	// when ctx ends. It runs on a goroutine of its own.
+	// when ctx ends. It runs on its own goroutine.
 	query func(ctx context.Context) error
 	grace time.Duration
 

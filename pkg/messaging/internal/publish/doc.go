@@ -1,3 +1,4 @@
-// Package publish stores records. partition.go is the way of a record; replace.go says what happens
-// when a producer is lost, and entry_writer.go stores what a source numbers, each number once.
+// Package publish stores records. partition.go has the way of a record. replace.go replaces a lost
+// producer. entry_writer.go stores the numbered positions of a source, each once. The package
+// imports cluster, flush and read, but not consume.
 package publish

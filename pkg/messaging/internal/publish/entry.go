@@ -13,7 +13,7 @@ import (
 )
 
 // ErrInDoubt is the error of [EntryWriter.Store] when it is not known whether the entry was stored.
-var ErrInDoubt = errors.New("messaging: it is not known what was stored")
+var ErrInDoubt = errors.New("messaging: it is unknown whether the entry was stored")
 
 // entryIDs are the sequence ids of one entry. A broker knows an entry by its first record's id. All
 // further records have rest, an id that is stored: if the client cuts the entry, the broker drops
@@ -22,8 +22,8 @@ type entryIDs struct{ first, rest int64 }
 
 // StoreEntry stores rs as one entry, all or none, and waits for that. The id is the last record's;
 // if it is [MessageID.Deduplicated] the broker dropped the entry as a duplicate. Without ids the
-// records have their own. [ErrInDoubt] says that it is not known what was stored. With any other
-// error nothing was stored.
+// records have their own. [ErrInDoubt] says that it is unknown whether they were stored. With any
+// other error nothing was stored.
 //
 // It needs an owner of one partition that publishes nothing by other methods, bounds that rs fits
 // in, and one caller at a time. When the client cuts the entry, for the broker's maximum message
@@ -74,7 +74,7 @@ func (pp *partitionPublisher) handOver(ids *entryIDs, rs []*record.Record, done 
 	pp.mu.Lock()
 	pp.handing = false
 	pp.mu.Unlock()
-	if refused == 0 { // the producer has nothing, and goes on
+	if refused == 0 { // the producer has nothing, and continues
 		pp.sends.Done()
 		return nil
 	}

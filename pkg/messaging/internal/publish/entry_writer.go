@@ -94,14 +94,14 @@ func EntryBytes(r *record.Record) int {
 //     id is its highest position, so the broker knows which entries it has pushed and stored. A
 //     writer's first record goes alone. If a predecessor's entry with it is pushed and not stored,
 //     the client gives up the connection, and the next writer asks again. If it is stored, the
-//     broker says so, and the last message is read again. Once the record has a place of its own,
+//     broker says so, and the last message is read again. Once the record has its own place,
 //     nothing older comes any more.
 //
 //     A duplicate whose position is above the last message's is not stored: the beginning of an
 //     entry that was cut used up its id. The record goes again, alone, under a higher id, the sum
-//     of the last position and a power of two, until it has a place of its own or the reading
+//     of the last position and a power of two, until it has its own place or the reading
 //     finds it. All writers that read the same last position take the same ids, so they pass over
-//     no entry of a predecessor. While the ids in use are above the positions, entries go on by
+//     no entry of a predecessor. While the ids in use are above the positions, entries continue by
 //     the same rule. See SequenceID.
 //
 //  4. Nothing is sent again by itself: a producer whose connection ends is lost for good, and the
@@ -207,7 +207,7 @@ func (w *EntryWriter) look(ctx context.Context) (position int64, err error) {
 	defer cancel()
 	last, err := w.parent.readers.Last(reading, w.topic)
 	if err != nil {
-		return 0, fmt.Errorf("what is stored cannot be read, so nothing is written: %w", err)
+		return 0, fmt.Errorf("cannot read the last stored message, so nothing is written: %w", err)
 	}
 	position = -1
 	var at record.MessageID
@@ -253,23 +253,24 @@ func (w *EntryWriter) Context() context.Context { return w.owned }
 // Topic is the name of the topic, or partition, that is written.
 func (w *EntryWriter) Topic() string { return w.topic }
 
-// Unhealthy returns why nothing is being stored at present, see [Publisher.Unhealthy].
+// Unhealthy returns why nothing is being stored now, see [Publisher.Unhealthy].
 func (w *EntryWriter) Unhealthy() error { return w.pub.Unhealthy() }
 
-// Store stores rs as one entry: all of them or none, and returns nil when they are stored. Each
-// record's SequenceID is its position in the source, 0 or more; positions must rise, and may
-// have gaps: else the error is [ErrNotOrdered], and nothing is stored. Records up to Stored are
-// not stored again. A writer's first position is stored as an entry of its own. The records must
-// not be changed before Store returns, and after ErrInDoubt not before Close has returned nil: the
-// client may still read them.
+// Store stores rs as one entry, all of them or none, and returns nil when they are stored. Each
+// record's SequenceID is its position in the source, 0 or more. Positions must rise and may have
+// gaps; otherwise the error is [ErrNotOrdered], and nothing is stored. Records up to Stored are not
+// stored again. A writer's first position is stored as a separate entry. The records must not be
+// changed before Store returns, and after ErrInDoubt not before Close has returned nil: the client
+// may still read them.
 //
-// ErrTooLarge says that the broker does not take the entry, or that several records are more than
-// MaxRecords or [MaxEntryBytes]: those behind Stored are not stored, and the writer goes on. So it
-// is when ctx has ended before anything was sent. ErrInDoubt says that it is not known what is
-// stored, also when ctx ended meanwhile: the beginning of an entry above the broker's maximum
-// message size can be. ErrProducerLost says that another writer has, or had, the topic. With
-// either the writer is at its end: close it and open another, which finds out what is stored.
-// Errors may be both, and ErrTooLarge as well: try fewer records at a time then.
+// ErrTooLarge says that the broker does not accept the entry, or that several records are more than
+// MaxRecords or [MaxEntryBytes]. The records behind Stored are then not stored, and the writer can
+// be used again. The same holds when ctx has ended before anything was sent. ErrInDoubt says that
+// it is unknown which records are stored, also when ctx ended meanwhile: of an entry above the
+// broker's maximum message size, the beginning can be stored. ErrProducerLost says that another
+// writer has, or had, the topic. After either of these errors the writer cannot be used: close it
+// and open another, which finds the last stored position. An error may be several of them: if it is
+// ErrTooLarge too, try fewer records at a time.
 func (w *EntryWriter) Store(ctx context.Context, rs ...*record.Record) error {
 	for i, r := range rs {
 		if r.SequenceID == nil || *r.SequenceID < 0 || i > 0 && *r.SequenceID <= *rs[i-1].SequenceID {

@@ -25,14 +25,14 @@ func newMetrics(reg prometheus.Registerer) publisherMetrics {
 			"Bytes of acknowledged records, before compression, keys and properties included."),
 		ackSeconds: cluster.Register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "aviary_messaging_ack_duration_seconds",
-			Help:    "Time from a record's admission to its acknowledgement, sampled.",
+			Help:    "Time from a record's acceptance to its acknowledgement, of a sample of records.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"profile"})),
 		pending:      gauge("aviary_messaging_pending_records", "Records accepted and not yet acknowledged."),
 		pendingBytes: gauge("aviary_messaging_pending_bytes", "Bytes accepted and not yet acknowledged."),
 		recreated: counter("aviary_messaging_producers_recreated_total",
-			"Partition producers lost because the broker closed or fenced them, stopped acknowledging or took a record for a duplicate, "+
-				"and replaced unless the publisher owns its topic.", "reason"),
+			"Producers of partitions that were lost: the broker closed or fenced them, stopped acknowledging, "+
+				"or took a record for a duplicate. A lost producer is replaced unless the publisher owns its topic.", "reason"),
 		stalled: gauge("aviary_messaging_stalled_partitions",
 			"Partitions with records pending and no acknowledgement for 5 seconds."),
 	}

@@ -473,7 +473,7 @@ func (pp *partitionPublisher) takeOutcomes() (broken error) {
 
 // watch reports an oldest record that is not acknowledged, once, and gives up on a producer that
 // has closed itself or has exceeded AckTimeout. Only the oldest record counts: the client can lose
-// one record's callback and go on with others.
+// one record's callback and continue with others.
 func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken error) {
 	pp.mu.Lock()
 	since := pp.headSince
@@ -486,7 +486,7 @@ func (pp *partitionPublisher) watch(ctx context.Context, now time.Time) (broken 
 	raw := pp.producer
 	count, bytes := pp.count, pp.bytes
 	if !waiting && age > stallAfter {
-		pp.free = nil // a burst's memory is not kept for ever
+		pp.free = nil // do not keep the memory of a burst
 		pp.watched = false
 		pp.p.parent.watcher.remove(pp.check)
 	}

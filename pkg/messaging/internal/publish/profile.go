@@ -43,41 +43,47 @@ const (
 // Profile is how a publisher trades latency for throughput. Start from [Business] or
 // [Ops] and change single fields: the zero value of a field is not its default.
 type Profile struct {
-	// Name is the label "profile" of the metrics. Keep the set of names small. Must be set.
+	// Name is the label "profile" of the metrics. Use few names. It must be set.
 	Name string `yaml:"name"`
 	// Linger is the longest time that records gather while an entry of their partition is in
-	// flight. They are sent earlier when that is acknowledged or the next entry is full, and at
-	// once while nothing is in flight. When more than eight partitions of the client have published
-	// in the last seconds, Linger is multiplied by an eighth of their number. At least 1 ms is used.
+	// flight. They are sent earlier when that entry is acknowledged or the next entry is full, and
+	// at once if nothing is in flight. If more than eight partitions of the client have published
+	// in the last seconds, Linger is multiplied by an eighth of their number. At least 1 ms is
+	// used.
 	Linger time.Duration `yaml:"linger"`
-	// GroupCommit looks at a partition's own entries only. Without it records also gather while
-	// four other partitions have entries in flight: entries are larger and waits longer.
+	// GroupCommit makes records gather only while their own partition has an entry in flight.
+	// Without it they also gather while four other partitions have entries in flight: entries are
+	// larger and waits longer.
 	GroupCommit bool `yaml:"group_commit"`
-	// BatchRecords and BatchBytes (before compression) close a batch. BatchBytes is at most 1 MiB:
-	// near the broker's limit a batch would fail whole. BatchRecords 1 switches batching off, for
-	// records with DeliverAt, and for topics with Key_Shared subscribers: a batch is dispatched by
-	// its first record's key.
+	// BatchRecords is the number of records that closes a batch. 1 switches batching off, for
+	// records with DeliverAt and for topics with Key_Shared subscribers: brokers dispatch a batch
+	// by the key of its first record.
 	BatchRecords int `yaml:"batch_records"`
-	BatchBytes   int `yaml:"batch_bytes"`
-	// Compression of each batch.
+	// BatchBytes is the number of bytes before compression that closes a batch. At most 1 MiB:
+	// brokers refuse a batch above their limit as a whole.
+	BatchBytes int `yaml:"batch_bytes"`
+	// Compression is the compression of each batch: lz4, zstd or none.
 	Compression Compression `yaml:"compression"`
-	// MaxPendingRecords and MaxPendingBytes bound what is accepted and not yet acknowledged. Each
-	// partition has an equal share; a record larger than a share is admitted alone.
-	MaxPendingRecords int   `yaml:"max_pending_records"`
-	MaxPendingBytes   int64 `yaml:"max_pending_bytes"`
-	// Admission is what happens to a record that finds the queue full.
+	// MaxPendingRecords bounds the records that are accepted and not yet acknowledged. Each
+	// partition has an equal share.
+	MaxPendingRecords int `yaml:"max_pending_records"`
+	// MaxPendingBytes bounds the bytes of records that are accepted and not yet acknowledged. Each
+	// partition has an equal share; a larger record is accepted alone.
+	MaxPendingBytes int64 `yaml:"max_pending_bytes"`
+	// Admission says what happens to a record when the queue is full: block (wait) or fail_fast (an
+	// error).
 	Admission Admission `yaml:"admission"`
-	// Routing picks partitions.
+	// Routing says how the partition of a record is chosen: key_hash, round_robin or explicit.
 	Routing Routing `yaml:"routing"`
-	// AckTimeout is how long one record may be a partition's oldest without an acknowledgement, at
-	// a broker that answers, before the producer counts as lost. At least 1 s. During an outage
-	// records wait, and when it ends the producer has five seconds more (or AckTimeout, if less).
+	// AckTimeout bounds the time without an acknowledgement for the oldest record of a partition,
+	// at a broker that answers; then the producer counts as lost. At least 1 s. During an outage
+	// records wait; after it the producer has five more seconds (or AckTimeout, if less).
 	AckTimeout time.Duration `yaml:"ack_timeout"`
-	// ProducerName is the broker-visible name; on a partitioned topic the partition's index is
-	// appended. Default: the broker chooses one.
+	// ProducerName is the name of the producer at the brokers. On a partitioned topic the
+	// partition's index is appended. Default: the broker chooses a name.
 	ProducerName string `yaml:"producer_name"`
-	// Ownership says whether others may write to the topic, too. There is no configuration key:
-	// after a loss the program must open another publisher.
+	// Ownership says whether others may write to the topic too. It has no configuration key: after
+	// a loss the program must open another publisher.
 	Ownership Ownership `yaml:"-"`
 }
 
@@ -138,7 +144,7 @@ func (p Profile) refusedWhileOwned() bool {
 	return p.Ownership == ExclusiveOwnership || p.Ownership == NamedOwnership
 }
 
-// unbatched reports whether every record is a message of its own.
+// unbatched reports whether every record is a separate message.
 func (p Profile) unbatched() bool { return p.BatchRecords == 1 }
 
 func (c Compression) raw() pulsar.CompressionType {

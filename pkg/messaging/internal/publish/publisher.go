@@ -221,7 +221,7 @@ func (p *Publisher) Topic() string { return p.topic }
 // Partitions is the present number of partitions, 1 for a topic without.
 func (p *Publisher) Partitions() int { return len(p.all()) }
 
-// Unhealthy returns why records are not being stored at present, nil when they are: a partition has
+// Unhealthy returns why records are not being stored now, nil when they are: a partition has
 // no producer, or records wait without an acknowledgement for five seconds, or for one second while
 // the cluster cannot be connected to.
 func (p *Publisher) Unhealthy() error {
@@ -247,7 +247,7 @@ func (p *Publisher) Unhealthy() error {
 // of one partition keep their order, within rs and between calls that follow one another.
 //
 // An error says how many records failed and wraps the first reason. When ctx ends first, accepted
-// records may still be stored, and the publisher goes on reading them: do not reuse their
+// records may still be stored, and the publisher continues reading them: do not reuse their
 // payloads. With a ctx that has ended already nothing is published. Reasons are [ErrQueueFull],
 // [ErrTooLarge], [ErrDeduplicated], [ErrBadPartition], [ErrDeliverAt], [ErrTopicTerminated],
 // [ErrProducerLost], [ErrUnacknowledged], [ErrClosed], and ctx's error.

@@ -26,10 +26,11 @@ func newMetrics(reg prometheus.Registerer) Metrics {
 		messages: counter("aviary_messaging_reader_messages_total", "Messages that readers returned."),
 		bytes:    counter("aviary_messaging_reader_bytes_total", "Bytes of the messages that readers returned: keys and payloads."),
 		age: gauge("aviary_messaging_reader_age_seconds",
-			"Time from the publishing of the latest message that a reader returned to its return."),
-		interrupted: gauge("aviary_messaging_reader_interrupted_partitions", "Partitions that are not read at present."),
+			"Age of the latest message when a reader returned it, since it was published."),
+		interrupted: gauge("aviary_messaging_reader_interrupted_partitions", "Partitions that readers do not read now."),
 		resubscribes: counter("aviary_messaging_reader_resubscribes_total",
-			"Subscriptions made again, or tried again, because a connection was lost or the broker ended or refused them.", "reason"),
+			"Attempts of readers to subscribe again, because a connection was lost "+
+				"or the broker ended or refused the subscription.", "reason"),
 	}
 }
 

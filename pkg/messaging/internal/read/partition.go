@@ -23,7 +23,7 @@ import (
 // partition reads one partition by underlying readers, one after the other.
 //
 // An underlying reader lives as long as its connection. When the client connects it again in the
-// middle of a batch, it goes on behind the batch: it sends the broker the entry without the index
+// middle of a batch, it continues behind the batch: it sends the broker the entry without the index
 // in it (pulsar-client-go v0.21.0 consumer_partition.go, getPreviousMessage and
 // convertToMessageIDData). So a reader that is about to connect again is closed, and another begins
 // at the position kept here. What the next one repeats is passed over.
@@ -216,7 +216,7 @@ type session struct {
 	ctx  context.Context // ends with it
 	end  context.CancelFunc
 	over atomic.Bool
-	// reconnects is how many times it may connect again and go on: once after a seek.
+	// reconnects is how many times it may connect again and continue: once after a seek.
 	reconnects atomic.Int32
 	reading    chan struct{} // holds an element while next reads
 	closing    sync.Once

@@ -209,11 +209,10 @@ func (r *Reader) setCaughtUp() {
 // message: the log says which partition it waits for.
 func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
 
-// ReadToEnd calls h for each message up to what is the end of each partition at present, and
-// returns the number of calls. It ends with the first error of h, whose message counts as
-// read, or of ctx. Messages that are published meanwhile may be among them. What is
-// read is not read again by Next. A last entry that brings no message counts as read, as with
-// CaughtUp.
+// ReadToEnd calls h for each message up to the current end of each partition, and returns the
+// number of calls. It ends with the first error of h, whose message counts as read, or of ctx.
+// Messages that are published meanwhile may be among them. Next does not read these messages again.
+// A last entry that brings no message counts as read, as with CaughtUp.
 func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *record.Delivery) error) (n int, err error) {
 	r.noteCaughtUp()
 	// Compaction may have removed the end of the topic. Whoever reads what compaction has left
@@ -358,7 +357,7 @@ func (r *Reader) lower(goal *goal, ends map[int]partitionEnd) {
 
 // Positions returns, for each partition, the last message that Next returned, or the position
 // behind which reading began. A partition without either is missing. A reader with these as
-// [ReaderConfig].After goes on behind them. [MessageID.Bytes] and [ParseMessageID] store them.
+// [ReaderConfig].After continues behind them. [MessageID.Bytes] and [ParseMessageID] store them.
 // A position also says where chunks begin whose message is not whole: it may differ from
 // [Delivery].ID by ==, not by [MessageID.Compare]. Call it after the messages that Next returned
 // are handled.
@@ -374,8 +373,8 @@ func (r *Reader) Positions() []record.MessageID {
 	return ids
 }
 
-// Unhealthy returns why a partition is not being read at present: its connection is lost, or the
-// broker refuses the reader. Reading goes on by itself, unless the error is final: then Next
+// Unhealthy returns why a partition is not being read now: its connection is lost, or the
+// broker refuses the reader. Reading continues by itself, unless the error is final: then Next
 // returns it, too. It is nil when all partitions are read, or are connecting for the first time,
 // and after Close. It may be called from any goroutine.
 func (r *Reader) Unhealthy() error {

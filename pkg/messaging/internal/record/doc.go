@@ -1,3 +1,3 @@
-// Package record has what is published and received, and the errors that several packages return.
-// The other packages of the library import it.
+// Package record has the types of records, messages and positions, and the errors that several
+// packages return. It imports clientquirks, protofield and topicname.
 package record

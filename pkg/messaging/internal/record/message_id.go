@@ -86,7 +86,7 @@ func ParseMessageID(b []byte) (MessageID, error) {
 func (m MessageID) IsZero() bool { return m.partition == 0 }
 
 // SentAgain reports whether the record was handed to more than one producer, because the first was
-// lost. The lost one may go on reading the payload after the outcome is known.
+// lost. The lost one may continue reading the payload after the outcome is known.
 func (m MessageID) SentAgain() bool { return m.again }
 
 // Deduplicated reports whether the broker, deduplicating, took the record for one that

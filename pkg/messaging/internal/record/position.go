@@ -6,7 +6,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// Position is a place in a topic, from which a subscription or a [Reader] goes on. The zero
+// Position is a place in a topic, from which a subscription or a [Reader] continues. The zero
 // Position is [Earliest]. It is a plain value.
 type Position struct {
 	kind PositionKind

@@ -288,7 +288,8 @@ func (v *redrive) send(ctx context.Context, batch []*letter) (err error) {
 		}
 		p, err = v.publisher(ctx, l.to)
 		if errors.Is(err, record.ErrTopicNotFound) && v.cfg.To == "" { // it keeps the others from nothing
-			v.log.Warn("the origin topic of dead letters does not exist: they stay where they are", zap.String("to", l.to), zap.Error(err))
+			v.log.Warn("the origin topic of dead letters does not exist; they stay in the dead-letter topic",
+				zap.String("to", l.to), zap.Error(err))
 			v.missing[l.to], err = true, nil
 			v.result.NoTopic++
 			continue

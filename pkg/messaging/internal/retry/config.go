@@ -30,7 +30,7 @@ import (
 // partition waiting where there is an order, and is tried again every minute.
 type Retry struct {
 	// MaxAttempts is how often a message is handled before it goes to the
-	// dead-letter topic. 0: for ever. Default 16.
+	// dead-letter topic. 0: without limit. Default 16.
 	MaxAttempts int `yaml:"max_attempts"`
 	// MinDelay and MaxDelay bound the delay before another attempt, which doubles from one
 	// attempt to the next, with a random addition of up to 20 %. An error made by RetryAfter names
@@ -82,7 +82,7 @@ func Validate(r Retry, retryTopic bool, fault func(string, ...any)) {
 	}
 	cluster.OneOf(fault, "retry.compression", r.Compression, publish.LZ4, publish.ZSTD, publish.NoCompression)
 	if retryTopic && record.Keeps(r.Topic) != nil {
-		fault("retry.topic: must be persistent, others keep nothing, got %q", r.Topic)
+		fault("retry.topic: must be persistent, because other topics store nothing, got %q", r.Topic)
 	}
 	if r.DeadLetterSubscription != noSubscription && record.Keeps(r.DeadLetterTopic) != nil {
 		fault(`retry.dead_letter_topic: must be persistent unless retry.dead_letter_subscription is "-", got %q`, r.DeadLetterTopic)

@@ -1,3 +1,3 @@
-// Package retry has what becomes of a message whose handler failed: when the next attempt is, and
-// the copies on retry and dead-letter topics.
+// Package retry decides the next attempt of a message whose handler failed, and makes the copies on
+// retry and dead-letter topics. It imports publish, but not consume.
 package retry

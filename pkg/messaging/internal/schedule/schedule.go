@@ -1,6 +1,6 @@
-// Package schedule stands between goroutines that receive messages and workers that handle them.
-// A [Scheduler] holds every message from receipt to its end, keeps their number and bytes within
-// bounds, and hands them out in order per key.
+// Package schedule connects the goroutines that receive messages with the workers that handle them.
+// A [Scheduler] holds every message from its receipt to its end, bounds their number and bytes, and
+// gives them to workers in order per key. The package imports list only.
 package schedule
 
 import (
@@ -306,8 +306,8 @@ func (s *Scheduler) wakeOthers() {
 	}
 }
 
-// endFinished ends what the worker has finished, and returns it. The worker goes on with the empty
-// list.
+// endFinished ends what the worker has finished, and returns it. The worker continues with the
+// empty list.
 func (s *Scheduler) endFinished(w *Worker, empty []*Item) (done []*Item) {
 	w.mu.Lock()
 	done, w.done = w.done, empty

@@ -37,8 +37,8 @@ func (w *Worker) Busy() time.Time {
 	return time.Time{}
 }
 
-// Finish notes that it has ended. The scheduler is told with the next call of Next, or earlier when
-// the worker is slow.
+// Finish notes that it has ended. The scheduler learns of it with the next call of Next, or earlier
+// if the worker is slow.
 func (w *Worker) Finish(it *Item) {
 	w.mu.Lock()
 	w.done = append(w.done, it)

@@ -1,4 +1,4 @@
-// Package throttle suppresses repeated log lines.
+// Package throttle suppresses repeated log lines. It imports no other package of this repository.
 package throttle
 
 import (

@@ -1,4 +1,5 @@
-// Package topicname has how Pulsar names the partitions of a topic: name-partition-3.
+// Package topicname has Pulsar's names for the partitions of a topic: name-partition-3. It imports
+// no other package of this repository.
 package topicname
 
 import (

@@ -1,18 +1,10 @@
-// Package cloudevents tests Eventbridge with the official SDKs of CloudEvents for Go, Java,
-// JavaScript and Python, as senders and as receivers.
+// Package cloudevents tests Eventbridge with the CloudEvents SDKs for Go, Java, JavaScript and
+// Python. Each SDK has a program below this folder. Its argument is the URL to send to. It reads
+// requests as lines of JSON until its input ends, and prints a line for its address, each answer
+// and each webhook; data is base64:
 //
-// Each has a program of its own below this folder, which takes the URL to send events to. It
-// receives webhooks at any path. Its standard input has a line of JSON for each request that it is
-// to make:
-//
-//	{"mode": "binary, structured or batch", "events": [EVENT, ...]}
-//
-// with an EVENT as in {"attributes": {"id": "1", ...}, "data": "base64 of the data, or null"}. It
-// ends with its input. It prints a line of JSON when it listens, for each answer, and for each
-// webhook:
-//
+//	{"mode": "binary", "events": [{"attributes": {"id": "1"}, "data": "e30="}]}  input; or structured, batch
 //	{"listening": "127.0.0.1:12345"}
-//	{"sent": ["1"], "status": 202, "answer": "what it did not like"}
-//	{"path": "/binary", "events": [EVENT, ...]}
-//	{"path": "/binary", "events": [], "error": "what the SDK did not like"}
+//	{"sent": ["1"], "status": 202, "answer": "text of a refusal"}
+//	{"path": "/binary", "events": [EVENT, ...], "error": "text of the SDK's error"}
 package cloudevents

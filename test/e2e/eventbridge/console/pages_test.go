@@ -1,9 +1,7 @@
-// Package console tests Eventbridge's console in a browser: the real pages and the real API on a
-// registry and a processor in memory. What the API stands on has tests of its own.
+// Package console tests Eventbridge's console in a browser: the real pages and API on a registry
+// and a processor in memory. This stores pictures of all pages below DIR:
 //
 //	go test -artifacts -outputdir DIR ./test/e2e/eventbridge/console
-//
-// stores pictures of all pages below DIR.
 package console
 
 import (

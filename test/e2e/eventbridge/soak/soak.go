@@ -1,4 +1,4 @@
-// Package soak has the short and the long form of Eventbridge's tests of faults, and their seeds.
+// Package soak sets the length of Eventbridge's fault tests, short or long, and their seeds.
 package soak
 
 import (

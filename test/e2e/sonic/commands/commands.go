@@ -1,5 +1,4 @@
-// Package commands makes random Redis commands, for tests that compare what Redis and what Sonic do
-// with them.
+// Package commands makes random Redis commands, for tests that compare Redis with Sonic.
 package commands
 
 import (

@@ -1,5 +1,4 @@
-// Command stack starts, stops and installs the real servers that Aviary is developed and tested
-// against.
+// Command stack installs, starts and stops the real servers for development and tests.
 package main
 
 import (

@@ -34,7 +34,7 @@ export async function bus({ parameters, title, signal }) {
     problems,
     facts(
       ['Partitions', String(b.partitions)],
-      ['Duplicates are left out for', windowText(b.dedup_window)],
+      ['Duplicates are dropped for', windowText(b.dedup_window)],
       ['Largest event', bytes(b.max_event_bytes)],
       ['Plain JSON', b.mapping ? 'mapped' : 'refused'],
       ['JSON Schemas', String(Object.keys(b.schemas ?? {}).length)],
@@ -52,7 +52,7 @@ async function subscribers(bus, signal) {
     { name: 'Backlog', number: true }, { name: 'Oldest', number: true }, { name: 'Breaker' }, { name: 'Dead letters', number: true }, { name: 'Change', class: 'short' },
   ]);
   const more = el('button', { type: 'button', class: 'more' }, 'Show more');
-  const none = el('p', { class: 'note' }, 'The bus has no subscriber yet: its events are kept, and delivered to nobody.');
+  const none = el('p', { class: 'note' }, 'The bus has no subscriber yet: its events are stored and not delivered.');
   const problems = el('div');
   const rows = [];
   let after = '';

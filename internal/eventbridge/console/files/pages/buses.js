@@ -7,7 +7,7 @@ import { at, notice, showProblem, submit } from '../parts.js';
 export async function buses({ title, signal }) {
   title('Buses');
   const list = table('Buses', [
-    { name: 'Bus' }, { name: 'Partitions', number: true }, { name: 'Duplicates are left out for' }, { name: 'Largest event', number: true }, { name: 'Changed' },
+    { name: 'Bus' }, { name: 'Partitions', number: true }, { name: 'Duplicates are dropped for' }, { name: 'Largest event', number: true }, { name: 'Changed' },
   ]);
   const more = el('button', { type: 'button', class: 'more' }, 'Show more');
   const none = el('p', { class: 'note' }, 'There is no bus yet. Create one below.');
@@ -48,7 +48,7 @@ function create(opened) {
   const form = el('form', { class: 'fields' },
     field('Name', name, { pointer: '/name', hint: 'a-z, 0-9 and -' }),
     field('Partitions', partitions, { pointer: '/partitions', hint: 'They cannot be changed later. Empty for the default.' }),
-    field('Window for duplicates', window, { pointer: '/dedup_window', hint: 'An event with the source and id of another is left out that long. 0s for never.' }),
+    field('Window for duplicates', window, { pointer: '/dedup_window', hint: 'How long an event with the same source and id is dropped. 0s: never.' }),
     field('Description', description, { pointer: '/description' }),
     el('div', { class: 'actions' }, el('button', { type: 'submit', class: 'primary' }, 'Create')),
     problems);

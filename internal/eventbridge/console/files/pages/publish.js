@@ -35,7 +35,7 @@ export async function publish({ title, query, signal }) {
   });
   return [
     el('h1', null, 'Publish a test event'),
-    el('p', { class: 'hint' }, 'It is a real event: every subscriber with a rule that matches it gets it. An event with the source and id of another within the bus’ window is left out.'),
+    el('p', { class: 'hint' }, 'Eventbridge delivers this event to every subscriber with a matching rule. It drops an event with the same source and id as another within the bus’ window.'),
     form,
   ];
 }

@@ -49,7 +49,7 @@ func (d *demo) run(ctx, hurry context.Context) (err error) {
 		return errors.Join(err, os.Remove(dir))
 	}
 	defer func() {
-		if err == nil || d.smoke && errors.Is(err, context.Canceled) {
+		if err == nil || d.smoke && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = errors.Join(err, os.RemoveAll(dir))
 		} else if os.Remove(dir) != nil { // which it would be, had nothing been logged
 			err = fmt.Errorf("%w (logs are in %s)", err, dir)

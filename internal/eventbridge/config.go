@@ -99,9 +99,10 @@ type APIConfig struct {
 // APIToken is a bearer token, or a file with one token on each line, which is read again every ten
 // seconds.
 type APIToken struct {
-	// Token or TokenFile: exactly one of them. The file is read again every ten seconds.
-	Token     secret.String `yaml:"token"`
-	TokenFile string        `yaml:"token_file"`
+	// Token is the token. Give either token or token_file.
+	Token secret.String `yaml:"token"`
+	// TokenFile names a file with one token on each line. The file is read again every ten seconds.
+	TokenFile string `yaml:"token_file"`
 	// Role is admin or viewer. A viewer may read, and test patterns. Default viewer.
 	Role string `yaml:"role"`
 }

@@ -85,7 +85,7 @@ func (p *partition) readRefused(ctx context.Context, from time.Time) (refused ma
 			return err
 		}
 		if refused[place] = true; int64(len(refused)) > p.window.capacity.most {
-			return errors.New("the bus has more dead letters than engine.dedup_events")
+			return errors.New("the partition has more dead letters than engine.dedup_events")
 		}
 		return nil
 	})

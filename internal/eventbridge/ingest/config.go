@@ -25,9 +25,9 @@ type Config struct {
 
 // Limits bound requests.
 type Limits struct {
-	// BodyBytes and DecodedBytes bound a body as it is sent, and after it is decompressed. Beyond:
-	// 413. Defaults 4MiB and 8MiB.
-	BodyBytes    config.Bytes `yaml:"body_bytes"`
+	// BodyBytes bounds a body as it is sent. Beyond: 413. Default 4MiB.
+	BodyBytes config.Bytes `yaml:"body_bytes"`
+	// DecodedBytes bounds a body after it is decompressed. Beyond: 413. Default 8MiB.
 	DecodedBytes config.Bytes `yaml:"decoded_bytes"`
 	// BatchEvents bounds the events of a batch. Beyond: 413. At most 2000. Default 1000.
 	BatchEvents int `yaml:"batch_events"`

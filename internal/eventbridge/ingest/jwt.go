@@ -20,8 +20,9 @@ type JWTConfig struct {
 	// ES384, EdDSA. Of a set, keys of other kinds are ignored. The file is read again every ten
 	// seconds.
 	KeyFile string `yaml:"key_file"`
-	// Issuer and Audience are the required values of the claims iss and aud. Required.
-	Issuer   string `yaml:"issuer"`
+	// Issuer is the required value of the claim iss. Must be set.
+	Issuer string `yaml:"issuer"`
+	// Audience is the required value of the claim aud. Must be set.
 	Audience string `yaml:"audience"`
 	// Subject is the required value of the claim sub. Default: any that no other tenant of this
 	// issuer and audience has.

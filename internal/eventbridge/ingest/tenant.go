@@ -29,11 +29,12 @@ type TenantConfig struct {
 	// Buses are the buses that the tenant may write to; a * at the end stands for any rest, and "*"
 	// for all. Required.
 	Buses []string `yaml:"buses"`
-	// APIKeys are sent as Authorization: Bearer KEY or X-Api-Key: KEY. APIKeyFile names a file with
-	// further keys, one on each line; the file is read again every ten seconds. A key may belong to
-	// one tenant only. Default: none.
-	APIKeys    []secret.String `yaml:"api_keys"`
-	APIKeyFile string          `yaml:"api_key_file"`
+	// APIKeys are sent as Authorization: Bearer KEY or X-Api-Key: KEY. A key may belong to one
+	// tenant only. Default: none.
+	APIKeys []secret.String `yaml:"api_keys"`
+	// APIKeyFile names a file with further API keys, one on each line. The file is read again every
+	// ten seconds. Default: none.
+	APIKeyFile string `yaml:"api_key_file"`
 	// SigningSecrets are for requests that are signed by Standard Webhooks. Each is whsec_ and 24 to
 	// 64 bytes in base64. All of them are valid, at most four, so that they can be rotated. A secret
 	// may belong to one tenant only. Default: none.

@@ -135,7 +135,7 @@ func (c *client) partitions(ctx context.Context, topic string) (int, error) {
 }
 
 // Compact starts a compaction of the topic, of each partition where it has some, and does not wait
-// for its end: [Topic.Compaction] tells. While one runs it is [ErrBusy].
+// for its end: [Topic.Compaction] reports that. While one runs, the error is [ErrBusy].
 func (t Topic) Compact(ctx context.Context) error {
 	return t.manage(ctx, "compact topic", func(ctx context.Context, a *client) error {
 		return as(ErrBusy, a.do(ctx, http.MethodPut, topicPath(t.name)+"/compaction", nil, nil), http.StatusConflict)

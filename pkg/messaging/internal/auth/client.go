@@ -119,7 +119,8 @@ func (c *client) say(topic string, err error) {
 	}
 }
 
-// result is the lookup's, for those who waited and for nobody after them.
+// result returns the lookup's result to the callers that waited for it. Later callers look up
+// again.
 func (c *client) result(topic string, l *lookup) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,12 +9,11 @@ import "time"
 // may use half of the bytes, and as many messages as are to be sent ahead.
 //
 // The scheduler counts bytes. The underlying consumer counts messages only, per
-// partition, and its queue's length is fixed when it subscribes: it tells the
-// broker how many messages to send ahead. So the length is chosen from what
-// messages weigh: at first from MaxMessageBytes, and when they turn out lighter,
-// and the short queue is what limits us, the consumer subscribes again with a
-// longer one. When heavier messages arrive than the length was chosen for, it
-// subscribes again with a shorter one at once.
+// partition, and its queue's length is fixed when it subscribes: it sets
+// how many messages the broker sends ahead. So the length follows the weight of
+// messages: at first MaxMessageBytes. When they are lighter, and the short queue
+// limits the consumer, the consumer subscribes again with a longer one. When heavier messages
+// arrive than the length was chosen for, it subscribes again with a shorter one at once.
 //
 // The broker overshoots: it continues as long as one permit is left, with a read of
 // up to 5 MiB (dispatcherMaxReadSizeBytes) whatever is in it.
@@ -135,8 +134,8 @@ func (w *Weigher) Weight() (int64, bool) {
 	return h * Safety, h > 0
 }
 
-// Starvation tells whether a queue's length is what limits its consumer: it was
-// emptied over and over within a short time.
+// Starvation finds out whether a queue's length limits its consumer: the queue was
+// emptied many times within a short time.
 type Starvation struct {
 	start   time.Time // of the present window
 	entries int       // taken from the queue since

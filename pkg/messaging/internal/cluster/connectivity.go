@@ -33,7 +33,7 @@ func NewConnectivity(life context.Context, addresses []string, timeout time.Dura
 }
 
 // Err returns why no address could be connected to at the latest check; nil when one could, and
-// when no recent check tells. It does not wait: where that check is old, it begins the next.
+// when there is no recent check. It does not wait: if that check is old, it begins the next.
 func (c *Connectivity) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

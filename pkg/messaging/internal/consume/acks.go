@@ -218,8 +218,8 @@ const (
 // awaitGathered returns when the underlying client holds no acknowledgement that it has gathered.
 // The client sends the rest when it closes, but its timer may have taken that before: a consumer
 // that closes in between closes first, and the broker ignores what comes afterwards
-// (pulsar-client-go v0.21.0 ack_grouping_tracker.go, flush and close). Nothing tells when the
-// timer's acknowledgements are handed on, so this waits for the time that it takes. With an
+// (pulsar-client-go v0.21.0 ack_grouping_tracker.go, flush and close). The client does not report
+// when it hands the timer's acknowledgements on, so this waits for the time that it takes. With an
 // ack_every of more than lastAcksTimeout it does not cover all of that.
 func (s *session) awaitGathered() {
 	if s.ackMessages <= 1 {

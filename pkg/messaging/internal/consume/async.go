@@ -49,9 +49,9 @@ func (p PendingDelivery) Complete(err error) {
 }
 
 // The states of an attempt that was handed over, in the low bits of task.pending; the attempt's
-// number is above them. Whoever sets pendingClaimed is the one who ends the attempt. It goes to the
-// run's completionQueue once it has both a verdict and no AsyncHandler inside it any more, so that
-// nothing else need know of the difference.
+// number is above them. The goroutine that sets pendingClaimed ends the attempt. The attempt goes
+// to the run's completionQueue once it has a verdict and its AsyncHandler has returned: other code
+// need not distinguish the two.
 const (
 	pendingClaimed   = 1 << iota // somebody gives the verdict, or has made it void
 	pendingCompleted             // the verdict is there
@@ -104,8 +104,8 @@ func (c *Consumer) RunAsync(ctx context.Context, h AsyncHandler) error {
 	return r.do(ctx)
 }
 
-// completionQueue takes verdicts from whoever gives them to the goroutine that carries
-// them out. The number of unfinished messages bounds it.
+// completionQueue passes verdicts to the goroutine that executes
+// them. The number of unfinished messages bounds it.
 type completionQueue struct {
 	mu    sync.Mutex
 	list  []*task

@@ -10,7 +10,7 @@ import (
 
 // close ends a session: tasks that have not started are dropped, running ones finish, then
 // the last acknowledgements are sent and the underlying consumer closes. After that
-// the broker gives everything unacknowledged to whoever subscribes next.
+// the broker gives all unacknowledged messages to the next subscriber.
 //
 // A session that failed does not wait for handlers for long: they keep their keys waiting, and
 // nothing else. Their messages are delivered again. Another one waits longer, but no longer than
@@ -30,8 +30,8 @@ func (r *run) close(s *session) {
 	// that must not keep Run.
 	r.briefly(func(ctx context.Context) {
 		clientquirks.Within(ctx, s.closeAcks)
-		// Behind the closing the broker may deliver the partitions to another consumer. Whoever
-		// keeps something for them has given it up by then.
+		// Behind the closing the broker may deliver the partitions to another consumer. A service that
+		// keeps state for them has released it by then.
 		s.owned.end(ErrOwnershipLost)
 		s.owned.awaitCalls(ctx)
 	})

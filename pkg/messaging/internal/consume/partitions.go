@@ -25,7 +25,7 @@ type rawConsumer interface {
 // consumer_impl.go, internalTopicSubscribeToPartitions):
 //
 //   - When the topic gains partitions and subscribing to one of them fails, it closes the consumers
-//     of all partitions, without a word, and never makes them again.
+//     of all partitions, without an error, and never makes them again.
 //   - When a connection breaks while it subscribes, and a partition fails, it hangs for good.
 //     Partitions that it subscribed by other connections stay subscribed, and receive nothing.
 //
@@ -59,7 +59,7 @@ func (c *partitionConsumers) add(topics []string) (err error) {
 	return group.Wait()
 }
 
-// reserve returns those of topics that have no consumer, and that nobody else is to make one for.
+// reserve returns those of topics that have no consumer and for which no other caller makes one.
 func (c *partitionConsumers) reserve(topics []string) (missing []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ type stopwatch struct {
 
 const (
 	// brief is the time per message below which several are timed together. So many of them take
-	// less than a metric tells apart.
+	// less time than the metric's resolution.
 	brief         = 2 * time.Microsecond
 	timedTogether = 8
 )

@@ -78,7 +78,7 @@ func (r *run) retryInPlace(d *task, due time.Time) {
 }
 
 // copyTo gives d the verdict that a copy of it goes to another topic. From now on
-// it comes back to a worker for that only, however often it takes.
+// it comes back to a worker only for further attempts to store the copy.
 func (r *run) copyTo(w *worker, d *task, to *retry.CopyTarget, reason error, delay time.Duration) {
 	d.copying = retry.NewCopyJob(d.Delivery, to, reason, delay)
 	r.sendCopy(w, d)

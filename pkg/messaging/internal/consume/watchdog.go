@@ -64,8 +64,8 @@ func (r *run) watch(ended <-chan struct{}) {
 	}
 }
 
-// lookAtSessions ends those whose underlying consumers have dropped messages, and tells receivers
-// when nothing waits for them.
+// lookAtSessions ends those whose underlying consumers have dropped messages, and reports to
+// receivers when no message waits for them.
 func (r *run) lookAtSessions() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,8 +24,8 @@ type EntryWriterConfig struct {
 	// keeps the position in a property or the payload. It is called with the topic's last message,
 	// at opening and during Store. An error refuses the topic.
 	Position func(*record.Delivery) (int64, error)
-	// Replicated says that the topic is replicated to this cluster as well, and that nobody writes
-	// it in the others. Then the writer is the only one of its Name ([NamedOwnership]): an
+	// Replicated says that the topic is replicated to this cluster too, and that no other cluster's
+	// clients write to it. Then the writer is the only one of its Name ([NamedOwnership]): an
 	// exclusive one would keep the other clusters' replicators out.
 	Replicated bool
 	// Label is the label "profile" of the publishing metrics. Default "entries".
@@ -246,9 +246,9 @@ func (w *EntryWriter) LastID() record.MessageID {
 }
 
 // Context ends when the writer is closed, is in doubt, or has lost its topic; context.Cause
-// says which. Whoever keeps something that only the topic's owner may do gives it up then. A
-// broker that cannot be reached may have let another writer in before this one hears of it;
-// what this one sends is then refused.
+// says which. Work that only the topic's owner may do must end then. A broker that cannot be
+// reached may have accepted another writer before this one learns of it; the broker then refuses
+// entries of this one.
 func (w *EntryWriter) Context() context.Context { return w.owned }
 
 // Topic is the name of the topic, or partition, that is written.

@@ -360,9 +360,9 @@ func (pp *partitionPublisher) run(ctx context.Context) {
 	}
 }
 
-// retireProducer returns the producer once nobody uses it: closing it closes channels that senders
-// and the flusher write to. They end soon: the client's queue has room for all that is admitted,
-// and a flush ends with the generation.
+// retireProducer returns the producer once no goroutine uses it: closing it closes channels that
+// senders and the flusher write to. They end soon: the client's queue has room for all that is
+// admitted, and a flush ends with the generation.
 func (pp *partitionPublisher) retireProducer() pulsar.Producer {
 	pp.mu.Lock()
 	raw := pp.producer

@@ -24,8 +24,8 @@ type ReaderConfig struct {
 	After []record.MessageID `yaml:"-"`
 	// ReadCompacted reads only the latest message of each key in the compacted part. It passes over
 	// messages without a key, a payload and properties: compaction leaves them of a batch. A key
-	// that was deleted and compacted away between two messages leaves no trace: whoever keeps a
-	// state reads from the beginning after a long time away, not from After. Default false.
+	// that was deleted and compacted away between two messages leaves no trace: a reader that keeps a
+	// state should read from the beginning after a long pause, not from After. Default false.
 	ReadCompacted bool `yaml:"read_compacted"`
 	// PrefetchBytes bounds what brokers send ahead. As many messages of MaxMessageBytes are sent
 	// ahead as fit, at least one and at most 1000 for each partition. Brokers count the messages in

@@ -6,8 +6,8 @@ import (
 
 // gaps remembers the entries between messages that brought none. They may be chunks of a
 // message that is not whole yet: the underlying client keeps chunks until their message is whole,
-// shows nothing of them, and forgets them with its connection. Whoever continues begins with the
-// first of them again, so that the message comes when its last chunk does.
+// shows nothing of them, and forgets them with its connection. A reader that continues begins with
+// the first of them again, so that the message comes when its last chunk does.
 //
 // Other entries bring no message either: transactions' markers, messages whose checksum is wrong.
 // So only the latest entries are remembered.

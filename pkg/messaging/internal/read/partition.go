@@ -35,13 +35,13 @@ type partition struct {
 	log   *zap.Logger
 
 	// Guarded by the reader's lock.
-	position  record.MessageID // of what Next returned
+	position  record.MessageID // of the message that Next returned
 	unhealthy error            // why it is not read
 
-	// Only run uses what follows, once it has begun.
+	// Only run uses the next fields, once it has begun.
 	after   record.MessageID // the last message that was handed to Next, or skipped
 	since   time.Time        // older messages are skipped
-	begun   bool             // something was not older: nothing is passed over any more
+	begun   bool             // a message was not older: no message is skipped any more
 	gaps    gaps
 	slab    record.Slab
 	chunked clientquirks.ChunkedIDs

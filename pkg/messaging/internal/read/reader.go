@@ -215,8 +215,8 @@ func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
 // A last entry that brings no message counts as read, as with CaughtUp.
 func (r *Reader) ReadToEnd(ctx context.Context, h func(context.Context, *record.Delivery) error) (n int, err error) {
 	r.noteCaughtUp()
-	// Compaction may have removed the end of the topic. Whoever reads what compaction has left
-	// gets no further; whoever was there before is being sent all.
+	// Compaction may have removed the end of the topic. A reader of the compacted part
+	// gets no further; a reader that was open before gets all messages.
 	compacted := r.cfg.ReadCompacted && r.opening != nil
 	asking, cancel := clientquirks.EitherEnds(ctx, r.ctx)
 	ends, err := r.ends(asking, r.all(), compacted)

@@ -48,14 +48,14 @@ type Group struct {
 // Over reports whether the session has ended: its items that have not started are to be dropped.
 func (g *Group) Over() bool { return g.over.Load() }
 
-// End makes Over true. Wake tells those who wait.
+// End makes Over true. Wake wakes the goroutines that wait.
 func (g *Group) End() { g.over.Store(true) }
 
 // OverLimit reports whether SetOverLimit was called.
 func (g *Group) OverLimit() bool { return g.overLimit.Load() }
 
 // SetOverLimit makes Push of the group return at once, and reports whether it was the first to.
-// Wake tells those who wait.
+// Wake wakes the goroutines that wait.
 func (g *Group) SetOverLimit() bool { return g.overLimit.CompareAndSwap(false, true) }
 
 // ClearOverLimit ends what SetOverLimit began.

@@ -54,8 +54,8 @@ func (w *Worker) HandlerReturned(it *Item) {
 }
 
 // chunk has the items that a worker has taken and not started. The worker claims its items one by
-// one; whoever holds the scheduler's lock may take the rest away. The worker holds that lock when
-// it fills the chunk.
+// one; a goroutine that holds the scheduler's lock may take the rest away. The worker holds that
+// lock when it fills the chunk.
 type chunk struct {
 	items [ChunkSize]*Item
 	n     int

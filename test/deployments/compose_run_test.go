@@ -33,6 +33,7 @@ func TestComposeServicesRun(t *testing.T) {
 
 // runService starts a service with its addresses replaced by those of the stack.
 func runService(t *testing.T, service types.ServiceConfig, binary string, onStack *strings.Replacer) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), binary+".yaml")
 	for _, volume := range service.Volumes {
 		if volume.Target == service.Command[1] {
@@ -64,6 +65,7 @@ func runService(t *testing.T, service types.ServiceConfig, binary string, onStac
 
 // oneZone returns what to replace in compose.yaml and its files. It has run the script of pulsar-init.
 func oneZone(t *testing.T) []string {
+	t.Helper()
 	pulsar, kafka, rabbitmq, redis := stack.Pulsar(t), stack.Kafka(t), stack.RabbitMQ(t), stack.PrivateRedis(t)
 	home, err := stack.PulsarHome(t.Context(), os.Stderr)
 	require.NoError(t, err)
@@ -83,6 +85,7 @@ func oneZone(t *testing.T) []string {
 
 // twoZones returns what to replace in two-zones.yaml and its files.
 func twoZones(t *testing.T) []string {
+	t.Helper()
 	geo, redisA, redisB := stack.Geo(t), stack.PrivateRedis(t), stack.PrivateRedis(t)
 	return []string{
 		"pulsar://pulsar-a:6650", geo.A.URL(), "http://pulsar-a:8080", geo.A.AdminURL(), "redis://redis-a:6379", redisA.URL(),

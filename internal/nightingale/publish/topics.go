@@ -343,7 +343,7 @@ func (t *Topics) close(p *topicPublisher) {
 	}()
 }
 
-var errNotReached = errors.New("Pulsar has not answered yet")
+var errNotReached = errors.New("no answer from Pulsar yet")
 
 // Check is the readiness check. It fails if all topics are unavailable, not counting topics that
 // take no records: senders choose the topics, and a bad choice must not make the service unready.

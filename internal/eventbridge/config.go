@@ -99,7 +99,7 @@ type APIConfig struct {
 // APIToken is a bearer token, or a file with one token on each line, which is read again every ten
 // seconds.
 type APIToken struct {
-	// Token is the token. Give either token or token_file.
+	// Token is a bearer token. Give either token or token_file.
 	Token secret.String `yaml:"token"`
 	// TokenFile names a file with one token on each line. The file is read again every ten seconds.
 	TokenFile string `yaml:"token_file"`

@@ -22,9 +22,9 @@ type Config struct {
 // Connections is the section connections: the systems that targets may use. A target names a
 // connection by its key here.
 type Connections struct {
-	// Kafka holds the connections to Kafka, by the names that targets use. Default: none.
+	// Kafka holds connections to clusters by the names that targets use. Default: none.
 	Kafka map[string]Kafka `yaml:"kafka"`
-	// RabbitMQ holds the connections to RabbitMQ, by the names that targets use. Default: none.
+	// RabbitMQ holds connections to virtual hosts by the names that targets use. Default: none.
 	RabbitMQ map[string]RabbitMQ `yaml:"rabbitmq"`
 	// Pulsar holds connections to clusters other than Eventbridge's own. Default: none.
 	Pulsar map[string]Pulsar `yaml:"pulsar"`

@@ -55,7 +55,7 @@ func runMaven(ctx context.Context, a Artifact, dir string, fresh bool, log *proc
 		watched = append(watched, filepath.Join(home, ".m2", "repository", a.LocalPath))
 	}
 	name := strings.TrimSuffix(a.Folder, "/")
-	log.Printf("fetching %s with Maven: %s, %d MB", name, a.Coordinates, a.Size/1e6)
+	log.Printf("fetching %s with Maven: %s, %d MB", name, a.Coordinates, Download{Size: a.Size}.Megabytes())
 	began := time.Now()
 	end := log.During(2*time.Second, func(elapsed time.Duration) string {
 		return fmt.Sprintf("%s: %d of %d MB after %v", name, min(largest(watched), a.Size)/1e6, a.Size/1e6, elapsed)

@@ -186,11 +186,11 @@ func (d *demo) verify(ctx context.Context, started []playing) error {
 // theirs. The servers die with this process, and what one that was killed has left is removed by
 // the next.
 func (d *demo) stack(root string) (*stack.Stack, error) {
-	name := stack.Demo
+	name, nice := stack.Demo, 19 // the current Prometheus is built beside what people watch
 	if d.smoke {
-		name = stack.Smoke
+		name, nice = stack.Smoke, 0 // which waits for it
 	}
-	return stack.New(stack.Config{Log: display.Progress{Screen: d.screen}, Checkout: root, Name: name, Owned: true, PrepareLater: true, BuildNice: 19})
+	return stack.New(stack.Config{Log: display.Progress{Screen: d.screen}, Checkout: root, Name: name, Owned: true, PrepareLater: true, BuildNice: nice})
 }
 
 // bounded runs a stop with time of its own, no longer than patience and at most until ctx ends.

@@ -439,10 +439,12 @@ func TestNumbersStayAsTheyCame(t *testing.T) {
 func TestATopicThatIsLost(t *testing.T) {
 	d := newDouble(t, nil)
 	d.set(func(messaging.Record) (error, bool) { return messaging.ErrTopicTerminated, true })
-	assert.Equal(t, http.StatusServiceUnavailable, d.send(t, "A1").status)
-	require.Error(t, d.Check(t.Context()))
+	require.Eventually(t, func() bool {
+		assert.Equal(t, http.StatusServiceUnavailable, d.send(t, "A1").status)
+		return d.Check(t.Context()) != nil
+	}, await.Patience, time.Millisecond)
 	d.set(nil)
-	require.Eventually(t, func() bool { return d.send(t, "A1").status == http.StatusAccepted && len(d.opened) == 2 }, await.Patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return d.send(t, "A1").status == http.StatusAccepted && len(d.opened) >= 2 }, await.Patience, 10*time.Millisecond)
 }
 
 // TestAChangedBusHasItsNewRules at the next request.

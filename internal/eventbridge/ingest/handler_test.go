@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -438,13 +439,20 @@ func TestNumbersStayAsTheyCame(t *testing.T) {
 // TestATopicThatIsLost: it is opened again.
 func TestATopicThatIsLost(t *testing.T) {
 	d := newDouble(t, nil)
+	var opens atomic.Int32
+	again := make(chan struct{})
+	d.openErr = func(context.Context, string) error {
+		if opens.Add(1) > 1 {
+			<-again
+		}
+		return nil
+	}
 	d.set(func(messaging.Record) (error, bool) { return messaging.ErrTopicTerminated, true })
-	require.Eventually(t, func() bool {
-		assert.Equal(t, http.StatusServiceUnavailable, d.send(t, "A1").status)
-		return d.Check(t.Context()) != nil
-	}, await.Patience, time.Millisecond)
+	assert.Equal(t, http.StatusServiceUnavailable, d.send(t, "A1").status)
+	require.Eventually(t, func() bool { return d.Check(t.Context()) != nil }, await.Patience, time.Millisecond)
 	d.set(nil)
-	require.Eventually(t, func() bool { return d.send(t, "A1").status == http.StatusAccepted && len(d.opened) >= 2 }, await.Patience, 10*time.Millisecond)
+	close(again)
+	require.Eventually(t, func() bool { return d.send(t, "A1").status == http.StatusAccepted && len(d.opened) == 2 }, await.Patience, 10*time.Millisecond)
 }
 
 // TestAChangedBusHasItsNewRules at the next request.

@@ -38,20 +38,13 @@ func NewGuard(allow []netip.Prefix, ports []uint16) *Guard {
 // RefusedAddress is the error for an address that the guard refuses.
 type RefusedAddress struct {
 	Address string // without the port, unless that is the reason
-	Kind    string // what is wrong with it, such as "a private address"
+	Kind    string // what is wrong with it, and the key that would allow it
 }
 
-// Error says what is wrong, and which key would allow the address.
+// Error says what is wrong with the address.
 func (e *RefusedAddress) Error() string {
-	text := e.Address + " is " + e.Kind
-	if e.Kind != otherPort {
-		text += "; targets.allow does not contain it"
-	}
-	return text
+	return e.Address + " is " + e.Kind
 }
-
-// otherPort is the Kind of an address whose port is not in targets.ports.
-const otherPort = "at a port that targets.ports does not contain"
 
 // Control is for net.Dialer.ControlContext, which calls it with the address of each connection
 // before it connects.
@@ -83,7 +76,7 @@ func (g *Guard) Check(to netip.AddrPort) error {
 	if kind == "" {
 		return nil
 	}
-	return &RefusedAddress{Address: to.Addr().String(), Kind: kind}
+	return &RefusedAddress{Address: to.Addr().String(), Kind: kind + "; targets.allow does not contain it"}
 }
 
 // checkURL refuses a URL that can be refused before its name is resolved: by its port, and if its
@@ -117,7 +110,7 @@ func (g *Guard) checkURL(text string) error {
 
 func (g *Guard) checkPort(host string, port uint16) error {
 	if len(g.ports) > 0 && !slices.Contains(g.ports, port) {
-		return &RefusedAddress{Address: net.JoinHostPort(host, strconv.Itoa(int(port))), Kind: otherPort}
+		return &RefusedAddress{Address: net.JoinHostPort(host, strconv.Itoa(int(port))), Kind: "at a port that targets.ports does not contain"}
 	}
 	return nil
 }

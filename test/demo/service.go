@@ -11,11 +11,10 @@ import (
 // service is a program of this run. A demo starts it again when its process has ended, with the same
 // ports, configuration and data: people may kill it. A smoke run does not.
 type service struct {
-	name     string
-	admin    string // address of its admin server
-	start    func() (*child, error)
-	restarts bool
-	screen   *display.Screen
+	name   string
+	admin  string // address of its admin server
+	start  func() (*child, error)
+	screen *display.Screen
 
 	ctx    context.Context // of the restarts
 	cancel context.CancelFunc
@@ -25,13 +24,13 @@ type service struct {
 	child   *child
 	runs    int           // how many times it has become ready
 	up      bool          // it was ready, and its process has not ended
-	gone    bool          // it is not started again
+	last    bool          // the current process is the last one: it is not started again
 	changed chan struct{} // closed and replaced when one of these fields changes
 }
 
 // startService starts one whose admin server has the address.
 func startService(env *environment, name, admin, program string, environ []string, args ...string) (*service, error) {
-	s := &service{name: name, admin: admin, restarts: env.restarts, screen: env.screen, changed: make(chan struct{})}
+	s := &service{name: name, admin: admin, screen: env.screen, last: !env.restarts, changed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.start = func() (*child, error) { return spawn(env.dir, name, program, environ, args...) }
 	var err error
@@ -73,7 +72,7 @@ func (s *service) ready(ctx context.Context) error {
 	}
 	s.change(func() { s.up, s.runs = true, 1 })
 	s.screen.Note("%s runs, process %d", s.name, s.current().process.PID())
-	if s.restarts {
+	if !s.last {
 		s.wait.Go(s.keep)
 	}
 	return nil
@@ -114,7 +113,7 @@ func (s *service) keep() {
 			continue // it was killed before it was ready
 		}
 		if err != nil {
-			s.change(func() { s.gone = true })
+			s.change(func() { s.last = true })
 			if s.ctx.Err() == nil {
 				s.screen.Note("%s does not start again: %v", s.name, err)
 			}
@@ -133,10 +132,10 @@ const reaped = time.Second
 func (s *service) excused(ctx context.Context, run int) bool {
 	for {
 		s.mu.Lock()
-		c, up, again, gone, changed := s.child, s.up, s.runs != run, s.gone, s.changed
+		c, up, again, last, changed := s.child, s.up, s.runs != run, s.last, s.changed
 		s.mu.Unlock()
 		switch {
-		case !s.restarts || gone:
+		case last:
 			return false
 		case up && again:
 			return true

@@ -114,13 +114,16 @@ func TestFence(t *testing.T) {
 			created := s.Received(fakebroker.CommandProducer)
 			s.Fence("orders", fakebroker.Message{Payload: []byte("fence")})
 			require.NoError(t, s.WaitReceived(ctx, fakebroker.CommandProducer, created+1))
+			if access == pulsar.ProducerAccessModeExclusive {
+				waitClosed(ctx, t, p, "probe") // a send that meets the closing would panic in the client
+			}
 			_, err = p.Send(ctx, &pulsar.ProducerMessage{Payload: []byte("b")})
 			if access == pulsar.ProducerAccessModeShared {
 				require.NoError(t, err)
 				require.Equal(t, []string{"a", "fence", "b"}, payloads(s.Entries("orders")))
 				return
 			}
-			require.Error(t, err)
+			require.ErrorIs(t, err, pulsar.ErrProducerClosed)
 			require.Equal(t, []string{"a", "fence"}, payloads(s.Entries("orders")))
 		})
 	}

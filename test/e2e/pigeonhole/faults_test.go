@@ -24,7 +24,8 @@ type flow struct {
 	stop func() (n int) // and returns how many messages have been put
 }
 
-// flowing puts messages, about five hundred a second, until stopped.
+// flowing puts messages, about two hundred a second, until stopped: the servers of all tests share
+// the processors.
 func flowing(t testing.TB, s system, place string) flow {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -32,10 +33,10 @@ func flowing(t testing.TB, s system, place string) flow {
 	go func() {
 		n := 0
 		for ctx.Err() == nil {
-			s.put(t, place, n, n+100)
-			n += 100
+			s.put(t, place, n, n+20)
+			n += 20
 			select {
-			case <-time.After(180 * time.Millisecond): // the rate
+			case <-time.After(100 * time.Millisecond): // the rate
 			case <-ctx.Done():
 			}
 		}
@@ -140,7 +141,7 @@ func (s *service) allMoved(all []*traffic) {
 	for i, r := range all {
 		names[i] = r.name
 	}
-	s.moved(200, names...)
+	s.moved(50, names...)
 }
 
 // stopAndCount stops the supply and counts what has come.
@@ -217,7 +218,7 @@ func sinksUnavailable(t *testing.T, servers *privateSystems) {
 	t.Helper()
 	near := everyPairOf(newKafka(stack.Kafka(t)), newRabbit(stack.RabbitMQ(t)), newPulsar(stack.Pulsar(t)))
 	far := servers.everyPairBehindProxies()
-	const bound = 1000
+	const bound = 300
 	for i, r := range far { // from near to far
 		r.from, r.more = near[i].from, fmt.Sprintf("in_flight: {messages: %d}", bound)
 	}
@@ -345,7 +346,7 @@ func TestMemoryAlarm(t *testing.T) {
 	source, target := kafka.place(t), rabbit.place(t)
 	s := run(t, one("alarm", kafka.source(source), rabbit.sink(), target, "in_flight: {messages: 500}"))
 	f := flowing(t, kafka, source)
-	s.moved(200, "alarm")
+	s.moved(50, "alarm")
 	_, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MiB")
 	require.NoError(t, err)
 	st := s.await("alarm", func(st pigeonhole.Status) bool { return st.State == "unhealthy" && st.InFlight > 0 })
@@ -353,7 +354,7 @@ func TestMemoryAlarm(t *testing.T) {
 	assert.LessOrEqual(t, st.InFlight, 500)
 	_, err = server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.6")
 	require.NoError(t, err)
-	s.moved(200, "alarm")
+	s.moved(50, "alarm")
 	got := arriving(t, rabbit, target)
 	got.all(f.stop())
 }

@@ -155,6 +155,7 @@ func TestLastOfATopicThatEndsWithinAMessage(t *testing.T) {
 	s := fakebroker.Start(t)
 	s.CreateTopic(topic, 0)
 	client, p := dial(t, s.URL()), chunking(t, s)
+	client.HurryReaders(5)
 	s.Publish(topic, fakebroker.Message{Payload: []byte("1")})
 	firstOfTwo(t, s, p, "a")
 	_, err := client.Last(context.Background(), topic)

@@ -1,6 +1,7 @@
 package clientquirks
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 type Connections struct {
 	Current atomic.Uint32 // counts connections
 	Broken  func()        // called when a consumer may have lost messages
+	Landing time.Duration // in place of AckLanding, for tests; 0: AckLanding
 
 	mu    sync.Mutex
 	open  int       // being made
@@ -93,7 +95,7 @@ func (r *reconnect) Reset() {
 }
 
 // Lost reports whether an acknowledgement that was sent at a time may have been lost with the
-// connection that ended last. The broker has it when that connection lasted AckLanding longer.
+// connection that ended last. The broker has it when that connection lasted Landing longer.
 // One sent before that connection was made waited in the client for it.
 func (c *Connections) Lost(sent time.Time) bool {
 	c.mu.Lock()
@@ -101,7 +103,7 @@ func (c *Connections) Lost(sent time.Time) bool {
 	if c.stood.After(sent) {
 		sent = c.stood
 	}
-	return c.ended.Sub(sent) < AckLanding
+	return c.ended.Sub(sent) < cmp.Or(c.Landing, AckLanding)
 }
 
 // Redelivering reports whether brokers have begun their redeliveries.

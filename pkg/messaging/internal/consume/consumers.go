@@ -21,6 +21,8 @@ type Consumers struct {
 	// ResubscribeForChunks is the delay from the loss of an incomplete chunked message to the new
 	// session. Other chunked messages complete meanwhile, so that the new session can take it.
 	ResubscribeForChunks time.Duration
+	// AckLanding is in place of [clientquirks.AckLanding], for tests; 0: that.
+	AckLanding time.Duration
 }
 
 // NewConsumers prepares for New, and registers the metrics.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -84,20 +85,21 @@ func (c *Readers) last(ctx context.Context, topic string) (*record.Delivery, err
 		return nil, err
 	}
 	// The last entry is enough, unless it is a message's last chunk.
-	for entries := int64(1); entries <= 1000; entries *= 10 {
-		d, err := c.lastOf(ctx, topic, end, entries)
+	for entries := int64(1); entries < maxLastEntries && entries <= end.EntryID(); entries *= 10 {
+		d, err := c.lastOf(ctx, topic, end, entries, c.Waits.Unshown)
 		if !errors.Is(err, errUnshown) {
 			return d, err
 		}
-		if end.EntryID() < entries { // it was the whole ledger
-			break
-		}
 	}
-	return nil, errUnshown
+	return c.lastOf(ctx, topic, end, maxLastEntries, c.Waits.Nothing)
 }
 
-// lastOf reads the last entries, up to end, and returns the message that ends there.
-func (c *Readers) lastOf(ctx context.Context, topic string, end pulsar.MessageID, entries int64) (*record.Delivery, error) {
+// maxLastEntries is in how many of the last entries the last message is looked for.
+const maxLastEntries = 1000
+
+// lastOf reads the last entries, up to end, and returns the message that ends there. The error is
+// errUnshown when none has come for as long as wait.
+func (c *Readers) lastOf(ctx context.Context, topic string, end pulsar.MessageID, entries int64, wait time.Duration) (*record.Delivery, error) {
 	// The id of a whole entry, the one before, leaves open no place in a batch.
 	start := pulsar.NewMessageID(end.LedgerID(), max(end.EntryID()-entries, -1), -1, end.PartitionIdx())
 	r, err := c.look(topic, start, false, 1)
@@ -106,7 +108,7 @@ func (c *Readers) lastOf(ctx context.Context, topic string, end pulsar.MessageID
 	}
 	defer r.Close()
 	for {
-		m, err := nextWithin(ctx, r, c.Waits.Unshown)
+		m, err := nextWithin(ctx, r, wait)
 		if err != nil {
 			return nil, err
 		}

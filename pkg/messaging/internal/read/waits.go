@@ -13,7 +13,7 @@ type waits struct {
 	// Quiet is how long a reader's session is quiet until its partition's end is looked at, and
 	// quietAtMost how long that becomes where quiet lasts.
 	Quiet, quietAtMost time.Duration
-	// Unshown is how long Last is shown nothing until that counts as all there is.
+	// Unshown is how long Last is shown nothing until it looks further back.
 	Unshown time.Duration
 	// Discover is the interval of looking for new partitions.
 	Discover time.Duration

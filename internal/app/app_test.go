@@ -374,7 +374,7 @@ func TestExitStatusAndOutput(t *testing.T) {
 		}},
 		"connect": {nil, []string{"-config.connect"}, 0,
 			"bird: the configuration is valid (defaults), checking servers, topics and permissions:\n  behaviour good: ok\nbird: 0 of 1 failed\n", nil},
-		"connect, bad": {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: it is bad\nbird: 1 of 1 failed\n", nil},
+		"connect, bad": {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: failed: it is bad\nbird: 1 of 1 failed\n", nil},
 		"setup": {[]string{"BIRD_TOKN=1"}, []string{"-setup"}, 0, "bird: its objects at Pulsar (defaults), + missing, - replaced:\nbird: nothing to change\n",
 			[]string{"did you mean BIRD_TOKEN?"}},
 		"plan, bad":         {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-setup.plan"}, 1, "", []string{"bird: it is bad\n"}},

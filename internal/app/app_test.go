@@ -68,10 +68,13 @@ func program() app.Program[config] {
 			}}}, func() {}
 		},
 		Setup: func(_ context.Context, c config) ([]setup.Cluster, error) {
-			if c.Behaviour != "good" {
-				return nil, errors.New("it is bad")
+			switch c.Behaviour {
+			case "good":
+				return nil, nil
+			case "no admin_url":
+				return []setup.Cluster{{Path: "pulsar"}}, nil
 			}
-			return nil, nil
+			return nil, errors.New("it is bad")
 		},
 		Flags: func(fs *flag.FlagSet, c *config) { fs.BoolVar(&c.Extra, "extra", c.Extra, "shut down at once") },
 		Build: func(ctx context.Context, rt *app.Runtime, c config) error {
@@ -374,10 +377,11 @@ func TestExitStatusAndOutput(t *testing.T) {
 		}},
 		"connect": {nil, []string{"-config.connect"}, 0,
 			"bird: the configuration is valid (defaults), checking servers, topics and permissions:\n  behaviour good: ok\nbird: 0 of 1 failed\n", nil},
-		"connect, bad": {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: it is bad\nbird: 1 of 1 failed\n", nil},
+		"connect, bad": {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-config.connect"}, 1, "  behaviour failing: failed: it is bad\nbird: 1 of 1 failed\n", nil},
 		"setup": {[]string{"BIRD_TOKN=1"}, []string{"-setup"}, 0, "bird: its objects at Pulsar (defaults), + missing, - replaced:\nbird: nothing to change\n",
 			[]string{"did you mean BIRD_TOKEN?"}},
 		"plan, bad":         {[]string{"BIRD_BEHAVIOUR=failing"}, []string{"-setup.plan"}, 1, "", []string{"bird: it is bad\n"}},
+		"plan, no admin":    {[]string{"BIRD_BEHAVIOUR=no admin_url"}, []string{"-setup.plan"}, 1, "", []string{"bird: pulsar.admin_url: must be set for -setup"}},
 		"start with faults": {[]string{"BIRD_LOG_LEVEL=x"}, nil, 1, "", []string{"bird: 1 fault in the configuration (environment)\n  log.level: must be one of"}},
 		"not running":       {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:1"}, []string{"-ready"}, 1, "", []string{"bird: not ready: dial tcp 127.0.0.1:1"}},
 		"any port":          {[]string{"BIRD_ADMIN_LISTEN=127.0.0.1:0"}, []string{"-ready"}, 1, "", []string{"bird: admin.listen has port 0"}},

@@ -18,10 +18,8 @@ func (p Program[T]) setup(proc process, cfg T, source string, apply bool) int {
 			return proc.fail(p.Name, err)
 		}
 	}
-	if proc.print(fmt.Sprintf("%s: its objects at Pulsar (%s), + missing, - replaced:\n", p.Name, source)) != exitOK {
-		return exitFailed
-	}
-	changes, err := setup.Run(ctx, clusters, apply, proc.stdout)
+	heading := fmt.Sprintf("%s: its objects at Pulsar (%s), + missing, - replaced:\n", p.Name, source)
+	changes, err := setup.Run(ctx, clusters, apply, heading, proc.stdout)
 	switch {
 	case err != nil:
 		return proc.fail(p.Name, err)

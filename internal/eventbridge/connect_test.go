@@ -64,11 +64,11 @@ connections:
 `)
 	assert.Equal(t, 7, failed, lines)
 	for _, want := range []string{
-		"topics.namespace public/no-such-namespace, deduplication: .*404 Not Found: .*",
-		"topics.namespace, to write persistent://public/no-such-namespace/eventbridge-registry: its namespace does not exist; -setup creates it",
-		"connections.kafka.k.brokers AWAY: .*connection refused",
-		"connections.rabbitmq.m.url RABBIT: .*wrong user name or password.*",
-		"connections.pulsar.p.url pulsar://AWAY: .*connection refused",
+		"topics.namespace public/no-such-namespace, deduplication: failed: .*404 Not Found: .*",
+		"topics.namespace, to write persistent://public/no-such-namespace/eventbridge-registry: failed: its namespace does not exist; -setup creates it",
+		"connections.kafka.k.brokers AWAY: failed: .*connection refused",
+		"connections.rabbitmq.m.url RABBIT: failed: .*wrong user name or password.*",
+		"connections.pulsar.p.url pulsar://AWAY: failed: .*connection refused",
 	} {
 		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)
 	}

@@ -62,14 +62,14 @@ func TestConnect(t *testing.T) {
 	})
 	assert.Equal(t, 2, failed)
 	assert.Contains(t, text, "  topic TOPIC: note: not tried: its name depends on the requests\n")
-	assert.Contains(t, text, ": the topic is terminated: it accepts no more messages\n")
-	assert.Regexp(t, `(?m)^  pulsar.admin_url http://`+nobody+`: .*connection refused$`, text)
+	assert.Contains(t, text, ": failed: the topic is terminated: it accepts no more messages\n")
+	assert.Regexp(t, `(?m)^  pulsar.admin_url http://`+nobody+`: failed: .*connection refused$`, text)
 
 	failed, text = try(func(cfg *Config) { cfg.Pulsar.URL = "pulsar://" + nobody })
 	assert.Equal(t, 3, failed)
-	assert.Contains(t, text, "  pulsar.url pulsar://"+nobody+": connect: dial tcp "+nobody+": connect: connection refused\n")
+	assert.Contains(t, text, "  pulsar.url pulsar://"+nobody+": failed: connect: dial tcp "+nobody+": connect: connection refused\n")
 
 	failed, text = try(func(cfg *Config) { cfg.Topic = "persistent://public/no-such-namespace/x" })
 	assert.Equal(t, 1, failed)
-	assert.Contains(t, text, "  topic TOPIC: its namespace does not exist; -setup creates it\n")
+	assert.Contains(t, text, "  topic TOPIC: failed: its namespace does not exist; -setup creates it\n")
 }

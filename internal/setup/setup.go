@@ -105,9 +105,10 @@ const (
 	attempts    = 3                      // of a change that fails
 )
 
-// Run prints to out what the clusters lack, as a diff, and with apply creates it. It returns how
-// many changes there were. It makes none if one of the clusters cannot be given what it needs.
-func Run(ctx context.Context, clusters []Cluster, apply bool, out io.Writer) (changes int, err error) {
+// Run prints to out the heading and what the clusters lack, as a diff, and with apply creates it. It
+// returns how many changes there were. It makes none if one of the clusters cannot be given what it
+// needs, and prints nothing if a cluster is not configured for this.
+func Run(ctx context.Context, clusters []Cluster, apply bool, heading string, out io.Writer) (changes int, err error) {
 	var all []*plan
 	var errs []error
 	for _, c := range clusters {
@@ -117,13 +118,17 @@ func Run(ctx context.Context, clusters []Cluster, apply bool, out io.Writer) (ch
 			continue
 		}
 		defer closeClient()
-		if err := p.compare(ctx, c); err != nil {
-			errs = append(errs, err)
-		}
-		if err := p.write(out); err != nil {
-			errs = append(errs, err)
-		}
-		all, changes = append(all, p), changes+p.changes()
+		all = append(all, p)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, err
+	}
+	if _, err := io.WriteString(out, heading); err != nil {
+		return 0, err
+	}
+	for i, p := range all {
+		errs = append(errs, p.compare(ctx, clusters[i]), p.write(out))
+		changes += p.changes()
 	}
 	if err := errors.Join(errs...); err != nil || !apply {
 		return changes, err

@@ -61,7 +61,7 @@ func (w *fixture) topic(name string) string { return "persistent://" + w.tenant 
 func (w *fixture) run(apply bool) (text string, changes int, err error) {
 	w.t.Helper()
 	var out strings.Builder
-	changes, err = setup.Run(w.t.Context(), []setup.Cluster{w.Cluster}, apply, &out)
+	changes, err = setup.Run(w.t.Context(), []setup.Cluster{w.Cluster}, apply, "", &out)
 	return strings.NewReplacer(w.tenant, "TENANT", w.srv.AdminURL(), "ADMIN").Replace(out.String()), changes, err
 }
 
@@ -220,8 +220,11 @@ func TestImpossible(t *testing.T) {
 	_, _, err := w.run(true)
 	require.ErrorContains(t, err, "lusters do not exist", "of Pulsar")
 
-	w.Pulsar.AdminURL = ""
-	_, _, err = w.run(false)
+	unset := w.Cluster
+	unset.Pulsar.AdminURL = ""
+	var out strings.Builder
+	_, err = setup.Run(t.Context(), []setup.Cluster{w.Cluster, unset}, false, "heading\n", &out)
+	require.Empty(t, out.String())
 	require.EqualError(t, err, "pulsar.admin_url: must be set for -setup and -setup.plan: the address of the brokers' admin API")
 }
 

@@ -39,7 +39,7 @@ func TestATopicIsDestinationAndSourceOfTwoSections(t *testing.T) {
 	second := setup.Cluster{Path: "routes[1].source.pulsar", Pulsar: w.Pulsar, Topics: []setup.Topic{
 		{Path: "routes[1].source", Name: w.topic("wide"), OthersCreateIt: true, Subscriptions: map[string]messaging.Position{"ours": {}}},
 	}}
-	_, err := setup.Run(t.Context(), []setup.Cluster{w.Cluster, second}, true, io.Discard)
+	_, err := setup.Run(t.Context(), []setup.Cluster{w.Cluster, second}, true, "", io.Discard)
 	require.NoError(t, err)
 	w.Cluster = second
 	w.nothingToChange()

@@ -88,9 +88,9 @@ func TestPrimariesThatCannotBeTheBackend(t *testing.T) {
 	var out strings.Builder
 	tried, failed := trial.Run(context.Background(), trials, &out)
 	assert.Equal(t, []int{4, 4}, []int{tried, failed})
-	assert.Regexp(t, `(?m)^  redis.url, node `+l.Addr().String()+`: .*connection refused$`, out.String())
-	assert.Regexp(t, `(?m)^  redis.url, node `+srv.Addr()+`: .*not part of a Redis Cluster`, out.String())
-	assert.Regexp(t, `(?m)^  redis: state of the cluster: ERR This instance has cluster support disabled$`, out.String())
+	assert.Regexp(t, `(?m)^  redis.url, node `+l.Addr().String()+`: failed: .*connection refused$`, out.String())
+	assert.Regexp(t, `(?m)^  redis.url, node `+srv.Addr()+`: failed: .*not part of a Redis Cluster`, out.String())
+	assert.Regexp(t, `(?m)^  redis: state of the cluster: failed: ERR This instance has cluster support disabled$`, out.String())
 
 	// With other zones it uses Pulsar, too.
 	cfg.Zones, cfg.Pulsar.URL = []string{"default", "b"}, "pulsar://"+l.Addr().String()
@@ -98,7 +98,7 @@ func TestPrimariesThatCannotBeTheBackend(t *testing.T) {
 	defer end()
 	out.Reset()
 	trial.Run(context.Background(), trials, &out)
-	assert.Contains(t, out.String(), "  pulsar.url pulsar://"+l.Addr().String()+": connect: ")
+	assert.Contains(t, out.String(), "  pulsar.url pulsar://"+l.Addr().String()+": failed: connect: ")
 }
 
 // A Redis that is busy with a script is not unsuitable: Sonic waits until it answers.

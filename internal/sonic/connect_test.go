@@ -55,18 +55,18 @@ func TestConnect(t *testing.T) {
 		cfg.Pulsar.AdminURL, cfg.Topic, cfg.Zones = "", "persistent://public/"+user+"/sonic", []string{"a", "b"}
 	})
 	assert.Equal(t, 3, failed)
-	assert.Contains(t, text, "  topic of zone b, to read persistent://public/"+user+"/sonic-b-0: its namespace does not exist\n")
+	assert.Contains(t, text, "  topic of zone b, to read persistent://public/"+user+"/sonic-b-0: failed: its namespace does not exist\n")
 
 	failed, text = try(func(cfg *Config) {
 		cfg.Redis.Username, cfg.Redis.Password, cfg.Zones, cfg.Pulsar.URL = user, "secret", nil, "pulsar://"+unreachable
 		cfg.Peers = []Peer{{Zone: "b", Redis: defaultRedis()}}
 		cfg.Peers[0].Redis.URL = "redis://:secret@" + unreachable
 	})
-	assert.Contains(t, text, "  redis: functions: this user may not load functions: NOPERM ")
-	assert.Contains(t, text, "  pulsar.url pulsar://"+unreachable+": connect: dial tcp "+unreachable+": connect: connection refused\n")
+	assert.Contains(t, text, "  redis: functions: failed: this user may not load functions: NOPERM ")
+	assert.Contains(t, text, "  pulsar.url pulsar://"+unreachable+": failed: connect: dial tcp "+unreachable+": connect: connection refused\n")
 	assert.Contains(t, text, "  zones: not tried: the check above failed\n")
 	assert.Contains(t, text, "  topic of this zone persistent://"+ns+"/sonic-a-0: not tried: the check above failed\n")
-	assert.Regexp(t, `(?m)^  peers\[0\].redis.url redis://:<redacted>@`+unreachable+`: cannot reach Redis: .*connection refused$`, text)
+	assert.Regexp(t, `(?m)^  peers\[0\].redis.url redis://:<redacted>@`+unreachable+`: failed: cannot reach Redis: .*connection refused$`, text)
 	assert.Equal(t, 8, failed)
 
 	for rules, want := range map[string]string{
@@ -81,20 +81,20 @@ func TestConnect(t *testing.T) {
 		}
 		require.NoError(t, db.Do(t.Context(), set...).Err())
 		_, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret" })
-		assert.Contains(t, text, "  redis: functions: this user may not "+want, rules)
+		assert.Contains(t, text, "  redis: functions: failed: this user may not "+want, rules)
 	}
 	require.NoError(t, db.Do(t.Context(), "ACL", "SETUSER", user, "reset", "on", ">secret", "+@all", "~*").Err())
 	failed, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret" })
 	assert.Zero(t, failed, text)
 
 	_, text = try(func(cfg *Config) { cfg.Redis.Username, cfg.Redis.Password = user, "secret-and-wrong" })
-	assert.Regexp(t, `(?m)^  redis.url .*: this Redis cannot be the backend: it refuses INFO: WRONGPASS .*$`, text)
+	assert.Regexp(t, `(?m)^  redis.url .*: failed: this Redis cannot be the backend: it refuses INFO: WRONGPASS .*$`, text)
 	assert.Contains(t, text, "  redis: functions: not tried: the check above failed\n")
 
 	_, text = try(func(cfg *Config) {
 		cfg.Redis.URL, cfg.Redis.Sentinel = defaultURL, SentinelConfig{Master: "shop", Addresses: []string{unreachable, srv.Addr()}}
 	})
-	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[0\] `+unreachable+`: .*connection refused$`, text)
-	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[1\] `+srv.Addr()+`: ERR unknown command 'sentinel'.*$`, text)
-	assert.Regexp(t, `(?m)^  redis.sentinel.master shop, the Redis that it names: no Sentinel reports the address of "shop".*$`, text)
+	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[0\] `+unreachable+`: failed: .*connection refused$`, text)
+	assert.Regexp(t, `(?m)^  redis.sentinel.addresses\[1\] `+srv.Addr()+`: failed: ERR unknown command 'sentinel'.*$`, text)
+	assert.Regexp(t, `(?m)^  redis.sentinel.master shop, the Redis that it names: failed: no Sentinel reports the address of "shop".*$`, text)
 }

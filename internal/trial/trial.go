@@ -117,7 +117,7 @@ func (o *outcome) write(out io.Writer, tried, failed int) (int, int) {
 	switch {
 	case IsFailure(o.err):
 		failed++
-		text = Plain(o.err)
+		text = "failed: " + Plain(o.err)
 	case o.err != nil:
 		text = "note: " + o.err.Error()
 	}

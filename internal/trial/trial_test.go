@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { leak.Main(m.Run) }
 
 func result(err error) func(context.Context) error { return func(context.Context) error { return err } }
 
-// Every trial has its line, in their order, whatever failed; what stands behind a failure is told,
-// and passwords are not.
+// Every trial has its line, in their order. The result of one that failed begins with "failed:", and
+// trials behind it are "not tried". Passwords are redacted.
 func TestLines(t *testing.T) {
 	var out strings.Builder
 	tried, failed := trial.Run(t.Context(), []trial.Trial{
@@ -42,8 +42,8 @@ func TestLines(t *testing.T) {
 	assert.Equal(t, 4, failed)
 	assert.Equal(t, `  a.url redis://u:<redacted>@h:1: ok
   topic x: note: does not exist yet
-  topic y: one; two at amqp://u:<redacted>@h
-  b.url: NOAUTH
+  topic y: failed: one; two at amqp://u:<redacted>@h
+  b.url: failed: NOAUTH
   topic z: not tried: the check above failed
   subscription s: not tried: the check above failed
   c: note: 7
@@ -69,8 +69,8 @@ func TestTime(t *testing.T) {
 		tried, failed := trial.Run(t.Context(), trials, &out)
 		assert.Equal(t, []int{40, 30}, []int{tried, failed})
 		assert.Less(t, time.Since(began), 15*time.Second)
-		assert.Contains(t, out.String(), "deaf: no answer within 5s (context deadline exceeded)\n")
-		assert.Contains(t, out.String(), "slow: no answer within 5s (connecting; context deadline exceeded)\n")
+		assert.Contains(t, out.String(), "deaf: failed: no answer within 5s (context deadline exceeded)\n")
+		assert.Contains(t, out.String(), "slow: failed: no answer within 5s (connecting; context deadline exceeded)\n")
 		close(deaf)
 	})
 }
@@ -89,7 +89,7 @@ func TestPulsarUnavailable(t *testing.T) {
 	var out strings.Builder
 	_, failed := trial.Run(t.Context(), []trial.Trial{one}, &out)
 	assert.Equal(t, 2, failed)
-	assert.Equal(t, "  pulsar.url "+cfg.URL+": connect: dial tcp "+l.Addr().String()+": connect: connection refused\n"+
+	assert.Equal(t, "  pulsar.url "+cfg.URL+": failed: connect: dial tcp "+l.Addr().String()+": connect: connection refused\n"+
 		"  topic t: not tried: the check above failed\n", out.String())
 }
 
@@ -118,7 +118,7 @@ func TestTenantAdmin(t *testing.T) {
 		assert.EqualValues(t, 1, retentions.Load(), "asked once for two trials")
 		if status == http.StatusForbidden {
 			assert.Contains(t, out.String(), "ns public/default, deduplication: note: not known: only an admin of the tenant may ask")
-			assert.Contains(t, out.String(), "ns public/default, admin: with admin_url the service makes topics, and only an admin of the tenant may: this role is not one")
+			assert.Contains(t, out.String(), "ns public/default, admin: failed: with admin_url the service makes topics, and only an admin of the tenant may: this role is not one")
 		} else {
 			assert.Contains(t, out.String(), "ns public/default, admin: ok\n")
 		}

@@ -137,18 +137,24 @@ func (e *eventbridge) define(ctx context.Context, hooks string) error {
 	return nil
 }
 
-// call makes a request of the API and reads its answer into out unless that is nil. It makes the
-// request again when it is told to.
+// call makes a request of the API and reads its answer into out unless that is nil. For up to
+// patience it makes the request again if the answer asks for that or the service has ended.
 func (e *eventbridge) call(ctx context.Context, method, path string, in, out any) error {
-	began := time.Now()
-	status, answer, err := e.send(ctx, method, path, "application/json", in)
-	for err == nil && status == http.StatusServiceUnavailable && time.Since(began) < patience {
+	var status int
+	var answer []byte
+	var err error
+	for began := time.Now(); ; {
+		run := e.service.run()
+		status, answer, err = e.send(ctx, method, path, "application/json", in)
+		again := err == nil && status == http.StatusServiceUnavailable || err != nil && ctx.Err() == nil && e.service.excused(ctx, run)
+		if !again || time.Since(began) >= patience {
+			break
+		}
 		select {
 		case <-time.After(sendAgainAfter):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		status, answer, err = e.send(ctx, method, path, "application/json", in)
 	}
 	if err != nil {
 		return err

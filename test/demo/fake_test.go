@@ -28,8 +28,12 @@ func TestMain(m *testing.M) {
 }
 
 // fakeService reports on its admin address what it was started with. It is not ready while the file
-// FAKE_HOLD exists, and ends in order at a request of /end.
+// FAKE_HOLD exists, fails at its start while FAKE_FAIL exists, and ends in order at a request of /end.
 func fakeService() {
+	if _, err := os.Stat(os.Getenv("FAKE_FAIL")); err == nil {
+		fmt.Fprintln(os.Stderr, "cannot start")
+		os.Exit(1)
+	}
 	http.HandleFunc("/end", func(http.ResponseWriter, *http.Request) { os.Exit(0) })
 	http.HandleFunc("/-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := os.Stat(os.Getenv("FAKE_HOLD")); err == nil {

@@ -84,15 +84,6 @@ func (c *child) status() string {
 	return "exit status 0"
 }
 
-// signaled reports whether a signal has ended the child.
-func (c *child) signaled() bool {
-	if c.process.Running() {
-		return false
-	}
-	var exit *exec.ExitError
-	return errors.As(c.process.Wait(), &exit) && exit.ExitCode() == -1
-}
-
 // death says why a child that should run does not.
 func (c *child) death() error {
 	return fmt.Errorf("%s ended with %s: %s", c.name, c.status(), c.log.lastLine())

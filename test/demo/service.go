@@ -11,10 +11,11 @@ import (
 // service is a program of this run. A demo starts it again when its process has ended, with the same
 // ports, configuration and data: people may kill it. A smoke run does not.
 type service struct {
-	name   string
-	admin  string // address of its admin server
-	start  func() (*child, error)
-	screen *display.Screen
+	name     string
+	admin    string // address of its admin server
+	start    func() (*child, error)
+	restarts bool // false: the end of its process is a failure
+	screen   *display.Screen
 
 	ctx    context.Context // of the restarts
 	cancel context.CancelFunc
@@ -24,13 +25,12 @@ type service struct {
 	child   *child
 	runs    int           // how many times it has become ready
 	up      bool          // it was ready, and its process has not ended
-	last    bool          // the current process is the last one: it is not started again
 	changed chan struct{} // closed and replaced when one of these fields changes
 }
 
 // startService starts one whose admin server has the address.
 func startService(env *environment, name, admin, program string, environ []string, args ...string) (*service, error) {
-	s := &service{name: name, admin: admin, screen: env.screen, last: !env.restarts, changed: make(chan struct{})}
+	s := &service{name: name, admin: admin, restarts: env.restarts, screen: env.screen, changed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.start = func() (*child, error) { return spawn(env.dir, name, program, environ, args...) }
 	var err error
@@ -72,7 +72,7 @@ func (s *service) ready(ctx context.Context) error {
 	}
 	s.change(func() { s.up, s.runs = true, 1 })
 	s.screen.Note("%s runs, process %d", s.name, s.current().process.PID())
-	if !s.last {
+	if s.restarts {
 		s.wait.Go(s.keep)
 	}
 	return nil
@@ -93,9 +93,16 @@ func (s *service) await(ctx context.Context, what string, ready func(context.Con
 	}
 }
 
-// keep starts the service again whenever its process has ended, until stop.
+const (
+	// maxFailedStarts is how many starts in a row may end before the service is ready.
+	maxFailedStarts = 5
+	// failedStartPause is the pause after the first of them. It grows with each.
+	failedStartPause = 200 * time.Millisecond
+)
+
+// keep starts the service again whenever its process has ended, until stop or too many failed starts.
 func (s *service) keep() {
-	for {
+	for failed := 0; ; {
 		c := s.current()
 		select {
 		case <-c.process.Ended():
@@ -104,23 +111,29 @@ func (s *service) keep() {
 		}
 		s.change(func() { s.up = false })
 		s.screen.Note("%s ended (%s); starting it again", s.name, c.status())
+		select {
+		case <-time.After(time.Duration(failed) * failedStartPause):
+		case <-s.ctx.Done():
+			return
+		}
 		c, err := s.start()
 		if err == nil {
 			s.change(func() { s.child = c })
 			err = s.awaitReady(s.ctx)
 		}
-		if err != nil && s.ctx.Err() == nil && c != nil && c.signaled() {
-			continue // it was killed before it was ready
-		}
-		if err != nil {
-			s.change(func() { s.last = true })
-			if s.ctx.Err() == nil {
-				s.screen.Note("%s does not start again: %v", s.name, err)
-			}
+		switch {
+		case err == nil:
+			failed = 0
+			s.change(func() { s.up, s.runs = true, s.runs+1 })
+			s.screen.Note("%s runs again, process %d", s.name, s.current().process.PID())
+		case s.ctx.Err() != nil:
 			return
+		case c == nil || c.process.Running() || failed+1 == maxFailedStarts:
+			s.screen.Note("%s does not start again, the other services go on: %v", s.name, err)
+			return
+		default:
+			failed++
 		}
-		s.change(func() { s.up, s.runs = true, s.runs+1 })
-		s.screen.Note("%s runs again, process %d", s.name, s.current().process.PID())
 	}
 }
 
@@ -128,15 +141,16 @@ func (s *service) keep() {
 const reaped = time.Second
 
 // excused reports whether a request failed because the service's process ended, and waits until the
-// service runs again. The request began in the run of that number.
+// service runs again or ctx ends. The request began in the run of that number.
 func (s *service) excused(ctx context.Context, run int) bool {
+	if !s.restarts {
+		return false
+	}
 	for {
 		s.mu.Lock()
-		c, up, again, last, changed := s.child, s.up, s.runs != run, s.last, s.changed
+		c, up, again, changed := s.child, s.up, s.runs != run, s.changed
 		s.mu.Unlock()
 		switch {
-		case last:
-			return false
 		case up && again:
 			return true
 		case up:

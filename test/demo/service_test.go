@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -44,7 +45,9 @@ func launchFake(t *testing.T, restarts bool) (*service, *environment, *output) {
 	require.NoError(t, err)
 	out := new(output)
 	env := &environment{dir: t.TempDir(), screen: display.New(out), restarts: restarts}
-	s, err := startService(env, "fake", admin, os.Args[0], []string{fakeVariable + "=service", "FAKE_ADMIN=" + admin, "FAKE_GREETING=hello", "FAKE_HOLD=" + hold(env)}, "-an", "argument")
+	s, err := startService(env, "fake", admin, os.Args[0], []string{
+		fakeVariable + "=service", "FAKE_ADMIN=" + admin, "FAKE_GREETING=hello", "FAKE_HOLD=" + hold(env), "FAKE_FAIL=" + fail(env),
+	}, "-an", "argument")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.stop(context.Background()) })
 	return s, env, out
@@ -52,6 +55,9 @@ func launchFake(t *testing.T, restarts bool) (*service, *environment, *output) {
 
 // hold is the file that keeps a fake service from being ready.
 func hold(env *environment) string { return filepath.Join(env.dir, "hold") }
+
+// fail is the file that lets each start of a fake service fail.
+func fail(env *environment) string { return filepath.Join(env.dir, "fail") }
 
 // reported is what a fake service says of itself.
 type reported struct {
@@ -114,6 +120,45 @@ func TestAServiceThatIsKilledAgain(t *testing.T) {
 	assert.NotContains(t, out.text(), "does not start again")
 }
 
+// TestAStartThatFailsIsTriedAgain a bounded number of times in a row. Then the screen names the
+// service, and no request to it ends the demo.
+func TestAStartThatFailsIsTriedAgain(t *testing.T) {
+	s, env, out := launchFake(t, true)
+	require.NoError(t, s.ready(t.Context()))
+	crash := func() {
+		require.NoError(t, os.WriteFile(fail(env), nil, 0o600))
+		require.NoError(t, s.current().kill())
+	}
+	const failed = "== fake ended (exit status 1); starting it again\n"
+	crash()
+	require.Eventually(t, func() bool { return strings.Contains(out.text(), failed) }, patience, 10*time.Millisecond)
+	require.NoError(t, os.Remove(fail(env)))
+	assert.True(t, s.excused(t.Context(), 1), out.text())
+	assert.Equal(t, 2, s.run())
+
+	before := strings.Count(out.text(), failed)
+	crash()
+	const givenUp = "== fake does not start again, the other services go on: fake ended with exit status 1: cannot start\n"
+	require.Eventually(t, func() bool { return strings.Contains(out.text(), givenUp) }, patience, 10*time.Millisecond)
+	assert.Equal(t, maxFailedStarts-1, strings.Count(out.text(), failed)-before, out.text())
+	ended, end := context.WithCancel(t.Context())
+	end()
+	assert.True(t, s.excused(ended, 2), "it waits for the end of the demo")
+	require.ErrorContains(t, s.stop(t.Context()), "cannot start", "the end of the demo names it, too")
+}
+
+// TestACallIsMadeAgainAfterARestart: Eventbridge may be killed while its bus is made.
+func TestACallIsMadeAgainAfterARestart(t *testing.T) {
+	s, _, _ := launchFake(t, true)
+	require.NoError(t, s.ready(t.Context()))
+	killed := ask(t, s).PID
+	e := &eventbridge{service: s, url: "http://" + s.admin}
+	require.NoError(t, s.current().kill())
+	var answer reported
+	require.NoError(t, e.call(t.Context(), http.MethodPut, "/-/ready", map[string]any{}, &answer))
+	assert.NotEqual(t, killed, answer.PID)
+}
+
 // TestAwaitContinuesAfterARestart, and the screen names the status of a service that ended in order.
 func TestAwaitContinuesAfterARestart(t *testing.T) {
 	s, _, out := launchFake(t, true)
@@ -155,6 +200,8 @@ func TestASmokeRunStartsNothingAgain(t *testing.T) {
 	require.NoError(t, s.ready(t.Context()))
 	require.NoError(t, s.current().kill())
 	assert.False(t, s.excused(t.Context(), 1))
+	e := &eventbridge{service: s, url: "http://" + s.admin}
+	require.ErrorContains(t, e.call(t.Context(), http.MethodPut, "/-/ready", nil, nil), "connection refused")
 	require.ErrorContains(t, s.stop(t.Context()), "fake ended with signal: killed")
 	assert.NotContains(t, out.text(), "again")
 }

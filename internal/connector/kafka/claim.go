@@ -25,6 +25,7 @@ type member struct {
 	pipelines  *pipeline.Set
 	missing    error // topics that do not exist
 	endSession context.CancelCauseFunc
+	started    sync.Map // topics with a log line about partitions without a committed offset
 }
 
 // Setup is called when the group has been joined.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/IBM/sarama"
+	"go.uber.org/zap"
 )
 
 // GapError says that messages were deleted from a partition before the group read them.
@@ -67,10 +68,12 @@ func (m *member) checkGap(c *claimedPartition) (restart bool, err error) {
 	switch {
 	case committed < 0:
 		if newest > oldest {
-			// Nothing tells a new group from one whose offsets Kafka has deleted.
 			s.starts.WithLabelValues(c.topic).Inc()
-			s.log.Warn("the group has no committed offset: reading begins at the oldest message. "+
-				"A new group has none. If the offsets have expired (offsets.retention.minutes), messages are sent again", c.fields(nil)...)
+			if _, logged := m.started.LoadOrStore(c.topic, true); !logged {
+				// Nothing tells a new group from one whose offsets Kafka has deleted.
+				s.log.Info("partitions without a committed offset are read from the oldest message. A new group has no offsets. "+
+					"If its offsets have expired (offsets.retention.minutes), messages are sent again", zap.String("topic", c.topic))
+			}
 		}
 		return false, nil
 	case committed >= oldest && committed <= newest && !gap.Recreated:

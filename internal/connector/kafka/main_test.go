@@ -13,7 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/aviaryhq/aviary/internal/connector"
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
@@ -166,6 +169,7 @@ type running struct {
 	source  *kafka.Source
 	sink    *kafka.Sink
 	metrics *prometheus.Registry
+	logs    *observer.ObservedLogs
 	cancel  context.CancelFunc
 	done    chan error
 }
@@ -196,9 +200,11 @@ func run(t *testing.T, r *running, do func(context.Context) error) *running {
 
 func runSource(t *testing.T, cfg kafka.SourceConfig, to pipeline.Sink) *running {
 	t.Helper()
-	r := &running{reports: new(reports), metrics: prometheus.NewRegistry()}
+	core, logs := observer.New(zap.InfoLevel)
+	r := &running{reports: new(reports), metrics: prometheus.NewRegistry(), logs: logs}
+	both := zaptest.WrapOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewTee(c, core) }))
 	source := cfg.NewSource(connector.Options{
-		Log: zaptest.NewLogger(t), Report: r.add, Metrics: connector.NewMetrics(r.metrics).Part("test", "source"),
+		Log: zaptest.NewLogger(t, both), Report: r.add, Metrics: connector.NewMetrics(r.metrics).Part("test", "source"),
 	})
 	r.source = source.(*kafka.Source)
 	pipelines := pipelinesTo(t, to)

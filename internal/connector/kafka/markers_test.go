@@ -7,6 +7,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/stack"
@@ -110,26 +111,39 @@ func TestMarkersPassNoMessage(t *testing.T) {
 	require.NoError(t, source.stop(t))
 }
 
-// A group whose offsets are gone begins at the oldest message again, and says so.
+// A group without offsets, new or with expired ones, begins at the oldest message. One line for the
+// topic says so. It is no warning: the first start of a group is like this.
 func TestStartWithoutACommittedOffset(t *testing.T) {
 	t.Parallel()
 	srv := stack.Kafka(t)
 	c := client(t, srv)
 	admin := clusterAdmin(t, c)
-	topic := srv.Topic(t, 1)
-	put(t, c, topic, 0, 0, 10)
+	const partitions = 3
+	topic := srv.Topic(t, partitions)
+	for p := range int32(partitions) {
+		put(t, c, topic, p, 0, 10)
+	}
 	cfg := sourceConfig(srv, topic+"-g", topic)
-	read := func(starts float64) {
+	read := func(starts, lines int) {
 		t.Helper()
 		to := new(shelf)
 		source := runSource(t, cfg, to)
 		put(t, c, topic, 0, 10, 1)
-		require.Eventually(t, func() bool { return to.count() > 0 && committed(t, c, cfg.Group, topic, 0) > 0 }, await.Patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool {
+			for p := range int32(partitions) {
+				if committed(t, c, cfg.Group, topic, p) <= 0 {
+					return false
+				}
+			}
+			return to.count() > 0
+		}, await.Patience, 10*time.Millisecond)
 		assert.InDelta(t, starts, source.counted(t, "kafka_starts_total"), 0)
 		require.NoError(t, source.stop(t))
+		assert.Equal(t, lines, source.logs.FilterLevelExact(zap.InfoLevel).FilterMessageSnippet("without a committed offset").Len())
+		assert.Zero(t, source.logs.FilterLevelExact(zap.WarnLevel).Len())
 	}
-	read(1)
-	read(0)
+	read(partitions, 1)
+	read(0, 0)
 	require.Eventually(t, func() bool { return admin.DeleteConsumerGroup(cfg.Group) == nil }, await.Patience, 50*time.Millisecond)
-	read(1)
+	read(partitions, 1)
 }

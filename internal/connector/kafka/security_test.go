@@ -98,7 +98,7 @@ func TestSecurity(t *testing.T) {
 		out.Brokers, in.Brokers = []string{srv.Upstream()}, []string{srv.Upstream()}
 		text, failed := tried(t, in, out)
 		assert.Equal(t, 5, failed, text)
-		assert.Regexp(t, `sink\.brokers .*: broker \d+ announces the address `+nobody+` \(advertised\.listeners\): .*connection refused`,
+		assert.Regexp(t, `sink\.brokers .*: failed: broker \d+ announces the address `+nobody+` \(advertised\.listeners\): .*connection refused`,
 			text)
 	})
 

@@ -11,6 +11,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/aviaryhq/aviary/internal/connector/kafka"
 	"github.com/aviaryhq/aviary/internal/connector/message"
@@ -281,8 +282,9 @@ func TestGap(t *testing.T) {
 		read(t, cfg, 10)
 		trim(t, topic)
 		to := new(shelf)
-		runSource(t, cfg, to)
+		source := runSource(t, cfg, to)
 		require.Eventually(t, func() bool { return to.count() == 5 }, await.Patience, 10*time.Millisecond)
+		assert.Equal(t, 1, source.logs.FilterLevelExact(zap.ErrorLevel).FilterField(zap.String("topic", topic)).Len())
 		assert.Equal(t, wanted(0, 25, 5), to.values())
 		require.Eventually(t, func() bool { return committed(t, c, cfg.Group, topic, 0) == 30 }, await.Patience, 10*time.Millisecond)
 	})

@@ -54,11 +54,11 @@ func TestTryPermissions(t *testing.T) {
 	assert.Zero(t, failed, text)
 	failed, text = try("^$", ".*", "^$")
 	assert.Equal(t, 3, failed, text)
-	assert.Contains(t, text, "source.queues[0] classic: this user may not take from it: ACCESS_REFUSED - ")
+	assert.Contains(t, text, "source.queues[0] classic: failed: this user may not take from it: ACCESS_REFUSED - ")
 	failed, text = try("^$", "^$", ".*")
 	assert.Equal(t, 2, failed, text)
-	assert.Contains(t, text, "to: queue classic: this user may not publish there: ACCESS_REFUSED - ")
-	assert.Contains(t, text, "exchange.exchange amq.topic: this user may not publish there: ACCESS_REFUSED - ")
+	assert.Contains(t, text, "to: queue classic: failed: this user may not publish there: ACCESS_REFUSED - ")
+	assert.Contains(t, text, "exchange.exchange amq.topic: failed: this user may not publish there: ACCESS_REFUSED - ")
 
 	for _, kind := range []string{"classic", "quorum"} {
 		q, err := ch.QueueDeclarePassive(kind, true, false, false, false, nil)

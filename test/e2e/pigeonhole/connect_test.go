@@ -131,16 +131,16 @@ routes:
 	assert.Equal(t, 13, failed)
 	assert.NotContains(t, lines, "hunter2")
 	for _, want := range []string{
-		`routes\[0\].source.kafka.brokers AWAY: .*connection refused`,
-		`routes\[0\].sink.rabbitmq.url RABBIT: .*wrong user name or password.*`,
+		`routes\[0\].source.kafka.brokers AWAY: failed: .*connection refused`,
+		`routes\[0\].sink.rabbitmq.url RABBIT: failed: .*wrong user name or password.*`,
 		`routes\[0\].to: not tried: the check above failed`,
-		`routes\[1\].source.kafka: topic TOPIC-missing: does not exist: create it; a running service reads it from then on`,
-		`routes\[1\].sink.rabbitmq.exchange QUEUE-exchange: does not exist`,
-		`routes\[2\].source.rabbitmq.queues\[0\] QUEUE-2: does not exist`,
-		`routes\[2\].source.rabbitmq.queues\[1\] QUEUE: queue "QUEUE" is not as configured: .*`,
-		`routes\[2\].to: topic persistent://public/no-such-namespace/x: its namespace does not exist; -setup creates it`,
-		`routes\[3\].source.rabbitmq.url RABBITother: .*virtual host "other".*`,
-		`routes\[3\].sink.kafka.topic: no topic is configured: the sink would refuse each message`,
+		`routes\[1\].source.kafka: topic TOPIC-missing: failed: does not exist: create it; a running service reads it from then on`,
+		`routes\[1\].sink.rabbitmq.exchange QUEUE-exchange: failed: does not exist`,
+		`routes\[2\].source.rabbitmq.queues\[0\] QUEUE-2: failed: does not exist`,
+		`routes\[2\].source.rabbitmq.queues\[1\] QUEUE: failed: queue "QUEUE" is not as configured: .*`,
+		`routes\[2\].to: topic persistent://public/no-such-namespace/x: failed: its namespace does not exist; -setup creates it`,
+		`routes\[3\].source.rabbitmq.url RABBITother: failed: .*virtual host "other".*`,
+		`routes\[3\].sink.kafka.topic: failed: no topic is configured: the sink would refuse each message`,
 	} {
 		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)
 	}
@@ -168,16 +168,16 @@ routes:
 `))
 	assert.Equal(t, 4, failed, lines)
 	for _, want := range []string{
-		`routes\[0\].to: partitions: it has 2 partitions and THREE has 3: the sink would refuse messages from the other partitions`,
-		`routes\[1\].to: partitions: create it with 3 partitions, as many as THREE has: .*`,
+		`routes\[0\].to: partitions: failed: it has 2 partitions and THREE has 3: the sink would refuse messages from the other partitions`,
+		`routes\[1\].to: partitions: failed: create it with 3 partitions, as many as THREE has: .*`,
 		`routes\[2\].to: partitions: ok`,
 		`routes\[3\].to: partitions: ok`,
-		`routes\[5\].to: partitions: it has 2 partitions and ENOUGH has 3: .*`,
+		`routes\[5\].to: partitions: failed: it has 2 partitions and ENOUGH has 3: .*`,
 		`routes\[6\].to: partitions: ok`,
 		`routes\[7\].to: partitions: note: the number of partitions of the source is not known: it has a topic pattern`,
 		`routes\[8\].to: partitions: ok`,
 		`routes\[8\].to: deduplication: note: off: a connection that breaks may store messages twice, unless .*`,
-		`routes\[8\].dead_letter.to: partitions: it has 2 partitions and THREE has 3: .*`,
+		`routes\[8\].dead_letter.to: partitions: failed: it has 2 partitions and THREE has 3: .*`,
 	} {
 		assert.Regexp(t, "(?m)^  "+text.Replace(want)+"$", lines)
 	}

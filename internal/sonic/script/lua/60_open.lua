@@ -84,7 +84,7 @@ always('sonic_open', nil, function(out, args)
 	if c.alone then call('UNLINK', VERSION_HASH[out]) end -- no version is stored of what is written from now on
 	requests.repeat_all(out)
 	local length = call('XLEN', out)
-	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
+	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length, backlog.first_ms(out)) end
 	local bound, drops = string.match(flags, 'b(%d+)(d?)')
 	backlog.limit(bound, drops == 'd')
 	local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0

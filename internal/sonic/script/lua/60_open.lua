@@ -93,6 +93,14 @@ always('sonic_open', nil, function(out, args)
 	return redis_state(out)
 end)
 
+-- close_emptied closes one Redis that lost Sonic's state while it was open, by a FLUSHALL past Sonic, and tells whether
+-- it has.
+function shards.close_emptied(out)
+	if not c.opened or c.alone or c.clustered or call('HGET', state(out, 'meta'), 'zone') == c.zone then return false end
+	c.ready, c.opened = false, false
+	return true
+end
+
 -- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis
 -- are not those of the topic. sonic_accept makes it accepted, and returns 1 until sonic_open has removed it.
 always('sonic_close', nil, function(out, args)

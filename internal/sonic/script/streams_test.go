@@ -142,7 +142,8 @@ func (p *primary) oldest() int64 {
 	return ms
 }
 
-// The oldest entry of a primary is that of all its slots that is not shipped, also after a slot has moved.
+// The oldest entry of a primary is that of all its slots that is not shipped, also after a slot has
+// moved.
 func TestTheOldestEntryOfAPrimary(t *testing.T) {
 	t.Parallel()
 	c, from, to := newCluster(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/aviaryhq/aviary/test/systems"
 )
 
-// TestTheAgeOfTheOutboxOfACluster rises while Pulsar is unavailable, and is 0 once everything is stored.
+// TestTheAgeOfTheOutboxOfACluster: it rises while Pulsar is unavailable, and is 0 once everything is
+// stored.
 func TestTheAgeOfTheOutboxOfACluster(t *testing.T) {
 	t.Parallel()
 	url, pulsar, line := cluster(t)

@@ -86,9 +86,9 @@ func TestARedisIsEmptiedWhileItIsServed(t *testing.T) {
 	assert.Equal(t, "v", b.client().Get(ctx, "k").Val())
 }
 
-// TestARestartWithoutItsTopic: a Sonic that cannot open its topic takes writes for a Redis that another Sonic
-// has opened, as in an outage of Pulsar, and says why it does not ship them. It takes none for a Redis that
-// was emptied past Sonic.
+// TestARestartWithoutItsTopic: a Sonic that cannot open its topic takes writes for a Redis that
+// another Sonic has opened, as in an outage of Pulsar, and says why it does not ship them. It takes
+// none for a Redis that was emptied past Sonic.
 func TestARestartWithoutItsTopic(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)

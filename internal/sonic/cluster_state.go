@@ -126,11 +126,14 @@ func (c *clusterState) measure(ctx context.Context, cfg OutboxConfig) (measureme
 		return measurement{}, errNoMap
 	}
 	all := m.Primaries()
-	states, errs := make([]redislib.PrimaryState, len(all)), make([]error, len(all))
+	states, oldest, errs := make([]redislib.PrimaryState, len(all)), make([]int64, len(all)), make([]error, len(all))
 	var asking sync.WaitGroup
 	for i, p := range all {
 		asking.Go(func() {
 			states[i], errs[i] = redislib.LookPrimary(ctx, c.primary(p.Address))
+			if states[i].Opened {
+				oldest[i], errs[i] = redislib.OldestEntry(ctx, c.primary(p.Address))
+			}
 			if info, err := c.primary(p.Address).Info(ctx, "memory").Result(); err == nil {
 				c.memory.update(p.Address, infoOf(info))
 			}
@@ -139,13 +142,16 @@ func (c *clusterState) measure(ctx context.Context, cfg OutboxConfig) (measureme
 	asking.Wait()
 	c.memory.keep(m.Addresses())
 	total := unknownMeasurement(false)
-	total.Bytes, total.Age = 0, -time.Second
+	total.Bytes, total.Age = 0, 0
 	answers, problems := 0, map[string]error{}
 	for i, p := range all {
 		problems[p.Address] = primaryProblem(states[i], errs[i])
 		if errs[i] == nil {
 			answers++
 			total.Bytes += states[i].Bytes
+			if oldest[i] > 0 {
+				total.Age = max(total.Age, time.Duration(int64(states[i].Clock)-oldest[i])*time.Millisecond)
+			}
 			total.full = total.full || states[i].Bytes > int64(cfg.Bytes)/int64(len(all))
 		}
 	}

@@ -47,6 +47,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if z.Outbox.Length >= 0 {
 		gauge(out, "outbox_effects", "Effects in the outbox, which Pulsar has not stored yet. Absent while Redis does not report them.", z.Outbox.Length, nil)
+	}
+	if z.Outbox.AgeSeconds >= 0 {
 		gauge(out, "outbox_age_seconds", "Age of the oldest effect in the outbox.", z.Outbox.AgeSeconds, nil)
 	}
 	if z.Outbox.Bytes >= 0 {

@@ -25,8 +25,8 @@ type outboxMonitor struct {
 	last measurement
 }
 
-// measurement is the result of a measurement. Entries, Bytes, Noted and Lost are -1 while unknown. So
-// are Entries, Noted and Lost in front of a Redis Cluster, and Age is negative.
+// measurement is the result of a measurement. Entries, Bytes, Noted and Lost are -1 while unknown, and
+// Age is negative. In front of a Redis Cluster Entries, Noted and Lost are always unknown.
 type measurement struct {
 	redislib.Unsent
 	full bool
@@ -34,13 +34,13 @@ type measurement struct {
 
 // unknownMeasurement returns the result to use while Redis cannot be reached.
 func unknownMeasurement(full bool) measurement {
-	return measurement{redislib.Unsent{Entries: -1, Bytes: -1, Noted: -1, Lost: -1}, full}
+	return measurement{redislib.Unsent{Entries: -1, Bytes: -1, Age: -time.Second, Noted: -1, Lost: -1}, full}
 }
 
 // problem describes a full outbox.
 func (m measurement) problem() string {
-	if m.Age < 0 {
-		return fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects", m.Bytes)
+	if m.Bytes < 0 {
+		return "the outbox is full"
 	}
 	return fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.Bytes, m.Age.Round(time.Second))
 }

@@ -26,7 +26,7 @@ type OutboxStatus struct {
 	Shipped string `json:"shipped"`
 	Epoch   int64  `json:"epoch"`
 	// Length, Bytes and AgeSeconds describe the effects that wait in the outbox; -1: not known. Of a
-	// Redis Cluster only Bytes is.
+	// Redis Cluster Length is never known.
 	Length     int64   `json:"length"`
 	Bytes      int64   `json:"bytes"`
 	AgeSeconds float64 `json:"age_seconds"`

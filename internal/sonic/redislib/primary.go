@@ -58,6 +58,12 @@ func LookPrimary(ctx context.Context, db script.Doer) (PrimaryState, error) {
 	return state, err
 }
 
+// OldestEntry returns the time, in milliseconds, of the oldest entry of the streams that
+// [PrimaryState] counts. It is 0 if there is none.
+func OldestEntry(ctx context.Context, db script.Doer) (ms int64, err error) {
+	return db.Do(ctx, functionCall("sonic_oldest", nil)...).Int64()
+}
+
 func primaryState(c *redis.Cmd) (s PrimaryState, err error) {
 	v := ValuesOf(c.Result())
 	s.Opened, s.Ready, s.Bytes, s.Clock = v.Text() == "1", v.Text() == "1", v.Number(), uint64(v.Number())

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/internal/sonic/cluster"
 	"github.com/aviaryhq/aviary/internal/sonic/script"
 	"github.com/aviaryhq/aviary/internal/sonic/wire"
 	"github.com/aviaryhq/aviary/test/await"
@@ -131,6 +132,58 @@ func TestBytesOfAStreamThatIsNeverEmpty(t *testing.T) {
 		ids := from.ids()
 		require.Empty(t, from.across("sonic_shipped_all", out, ids[len(ids)-2]))
 	}
+}
+
+// oldest returns the time of the oldest entry of all slots of the primary, 0 if there is none.
+func (p *primary) oldest() int64 {
+	p.t.Helper()
+	ms, err := p.client.Do(context.Background(), "FCALL", "sonic_oldest", 0).Int64()
+	require.NoError(p.t, err)
+	return ms
+}
+
+// The oldest entry of a primary is that of all its slots that is not shipped, also after a slot has
+// moved.
+func TestTheOldestEntryOfAPrimary(t *testing.T) {
+	t.Parallel()
+	c, from, to := newCluster(t)
+	slot, out := slotOfTag()
+	other := tag // a key of another slot of the same primary
+	for i := 0; cluster.Slot([]byte(other)) == slot || c.Owner(t, cluster.Slot([]byte(other))) != from.address; i++ {
+		other = fmt.Sprint("other", i)
+	}
+	otherOut := script.SlotOutbox(cluster.Slot([]byte(other)))
+	write := func(p *primary, out, key string) (id wire.ID) {
+		t.Helper()
+		tick() // no two have the same time
+		require.NoError(t, p.client.Do(t.Context(), "FCALL", "sonic_set", 1, out, "0", key, "1").Err())
+		last, err := p.client.XRevRangeN(t.Context(), out, "+", "-", 1).Result()
+		require.NoError(t, err)
+		id, err = wire.ParseID(last[0].ID)
+		require.NoError(t, err)
+		return id
+	}
+	assert.Zero(t, from.oldest())
+	first := write(from, out, tag+"k")
+	second := write(from, otherOut, other)
+	third := write(from, out, tag+"k")
+	assert.EqualValues(t, first.Ms, from.oldest())
+	require.Empty(t, from.across("sonic_shipped_all", out, first.String()))
+	assert.EqualValues(t, second.Ms, from.oldest())
+	require.Empty(t, from.across("sonic_shipped_all", otherOut, second.String()))
+	assert.EqualValues(t, third.Ms, from.oldest())
+
+	c.MoveSlot(t, slot, to.address)
+	assert.Zero(t, to.oldest())
+	require.Empty(t, to.across("sonic_hold", out))
+	require.Equal(t, []any{out}, from.across("sonic_hold", out))
+	assert.Zero(t, from.oldest())
+	assert.EqualValues(t, third.Ms, to.oldest())
+	fourth := write(to, out, tag+"k")
+	require.Empty(t, to.across("sonic_shipped_all", out, third.String()))
+	assert.EqualValues(t, fourth.Ms, to.oldest())
+	require.Empty(t, to.across("sonic_shipped_all", out, fourth.String()))
+	assert.Zero(t, to.oldest())
 }
 
 // A move that was given up leaves what was not taken.

@@ -5,14 +5,39 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/aviaryhq/aviary/test/await"
-	"github.com/aviaryhq/aviary/test/systems"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
+	"github.com/aviaryhq/aviary/test/stack"
+	"github.com/aviaryhq/aviary/test/systems"
 )
+
+// TestTheAgeOfTheOutboxOfACluster: it rises while Pulsar is unavailable, and is 0 once everything is
+// stored.
+func TestTheAgeOfTheOutboxOfACluster(t *testing.T) {
+	t.Parallel()
+	url, pulsar, line := cluster(t)
+	nodes := stack.PrivateRedisCluster(t, 3, 0)
+	a := &place{name: "a", nodes: nodes}
+	a.service = run(t, "SONIC_ZONE=a", "SONIC_ZONES=[a, b]", "SONIC_TOPIC=persistent://"+pulsar.Namespace(t)+"/sonic", "SONIC_REDIS_URL="+a.redisURL(),
+		"SONIC_PULSAR_URL="+url, "SONIC_PULSAR_LISTENER_NAME="+proxy.Listener)
+	a.awaitWritable()
+	age := func() float64 { return a.metric("sonic_outbox_age_seconds") }
+	stored := func() {
+		t.Helper() // an age that is not known is -1 there, and no metric
+		systems.Await(t, await.Patience, "all is stored", func() bool { return a.zones().Outbox.AgeSeconds == 0 && age() == 0 })
+	}
+	stored()
+	line.Cut()
+	require.NoError(t, a.client().Set(t.Context(), "k", "v", 0).Err())
+	systems.Await(t, await.Patience, "the write has an age", func() bool { return age() > 0 })
+	first := age()
+	systems.Await(t, await.Patience, "the age rises", func() bool { return age() > first })
+	require.NoError(t, line.Restore())
+	stored()
+}
 
 // While Pulsar is unavailable a zone takes writes until its outbox is full, and says so; then
 // everything crosses.

@@ -3,6 +3,7 @@ package sonic
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -83,4 +84,34 @@ func TestARedisIsEmptiedWhileItIsServed(t *testing.T) {
 	require.Error(t, a.Ended(await.Patience))
 	assert.Contains(t, a.Log(), "fill it from another zone by sonic -bootstrap ZONE")
 	assert.Equal(t, "v", b.client().Get(ctx, "k").Val())
+}
+
+// TestARestartWithoutItsTopic: a Sonic that cannot open its topic takes writes for a Redis that
+// another Sonic has opened, as in an outage of Pulsar, and says why it does not ship them. It takes
+// none for a Redis that was emptied past Sonic.
+func TestARestartWithoutItsTopic(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	ctx := t.Context()
+	require.NoError(t, a.client().Set(ctx, "before", "v", 0).Err())
+	same(t, []string{"before"}, a, b)
+	a.Stop()
+	away := zone{run(t, append(a.Env(), "SONIC_TOPIC=persistent://public/missing/sonic")...), a.redis}
+	c := away.client()
+	require.NoError(t, c.Set(ctx, "meanwhile", "v", 0).Err())
+	systems.Await(t, await.Patience, "it is shown why nothing is shipped", func() bool {
+		z := away.zones().Outbox
+		return z.Length > 0 && strings.Contains(z.Unhealthy, "cannot open the topic")
+	})
+	status, body := away.Ask(http.MethodGet, "/-/ready")
+	assert.Equal(t, http.StatusOK, status, "%s", body)
+	assert.Contains(t, away.Log(), "cannot open the topic")
+
+	require.NoError(t, a.redis.Client(t).FlushAll(ctx).Err())
+	systems.Await(t, await.Patience, "it is not ready", func() bool {
+		status, body = away.Ask(http.MethodGet, "/-/ready")
+		return status == http.StatusServiceUnavailable
+	})
+	assert.Contains(t, string(body), "no Sonic has opened this Redis")
+	require.ErrorContains(t, c.Set(ctx, "afterwards", "v", 0).Err(), "LOADING")
 }

@@ -84,7 +84,7 @@ always('sonic_open', nil, function(out, args)
 	if c.alone then call('UNLINK', VERSION_HASH[out]) end -- no version is stored of what is written from now on
 	requests.repeat_all(out)
 	local length = call('XLEN', out)
-	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
+	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length, backlog.first_ms(out)) end
 	local bound, drops = string.match(flags, 'b(%d+)(d?)')
 	backlog.limit(bound, drops == 'd')
 	local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
@@ -92,6 +92,14 @@ always('sonic_open', nil, function(out, args)
 	c.ready = string.find(flags, 'f', 1, true) ~= nil or whole and not requests.awaits_own(out)
 	return redis_state(out)
 end)
+
+-- close_emptied closes one Redis that lost Sonic's state while it was open, by a FLUSHALL past Sonic, and tells whether
+-- it has.
+function shards.close_emptied(out)
+	if not c.opened or c.alone or c.clustered or call('HGET', state(out, 'meta'), 'zone') == c.zone then return false end
+	c.ready, c.opened = false, false
+	return true
+end
 
 -- sonic_close [history]: no writes are taken until sonic_open. history, rejected, says that the effects of this Redis
 -- are not those of the topic. sonic_accept makes it accepted, and returns 1 until sonic_open has removed it.

@@ -5,10 +5,7 @@ do -- what is local here is of this file alone: a function of Lua has at most 20
 -- what others asked and still wait for.
 always('sonic_beat', 'opened', function(out)
 	if c.alone or c.clustered then return false end
-	if call('HGET', state(out, 'meta'), 'zone') ~= c.zone then -- FLUSHALL, past Sonic
-		c.ready, c.opened = false, false
-		return NOT_READY
-	end
+	if shards.close_emptied(out) then return NOT_READY end
 	if c.ready or #behind(out) == 0 then requests.send_deferred(out) end
 	local cursors = call('HMGET', state(out, 'cur'), unpack(c.others))
 	local effect = {'_', 'n', '0', ''}

@@ -91,6 +91,13 @@ across('sonic_primary', function()
 	return values
 end)
 
+-- sonic_oldest returns the time of the oldest entry of all streams in milliseconds, 0 if there is none.
+across('sonic_oldest', function()
+	local oldest = 1 / 0
+	for _, stream in pairs(c.streams) do oldest = math.min(oldest, stream.since) end
+	return oldest < 1 / 0 and format('%d', oldest) or '0'
+end)
+
 -- sonic_hold stream..: looks whether this primary has the slots of these streams. It forgets those that it does not
 -- have, and returns them. It is called when a primary was opened; when a slot has moved, at the primary that has it
 -- now, then at the one that had it. If a slot comes from a primary that had not recovered, this one begins to.
@@ -109,7 +116,7 @@ across('sonic_hold', function(args)
 			local opening = try('HGET', state(out, 'recovery'), '')
 			if type(opening) == 'string' then recovers = recovers or c.ready or not c.marked[out] or opening ~= c.opening end
 			if length > 0 then
-				backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length)
+				backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length, backlog.first_ms(out))
 				c.unread[out] = true
 			end
 			-- While the slot moves that is an error: it may owe.

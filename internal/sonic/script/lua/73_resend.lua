@@ -13,8 +13,9 @@ end)
 
 -- sonic_unsent: whether effects are dropped; how many things are noted; how many effects were lost; how many entries
 -- the stream has, their bytes, how old the first one is in ms; the bound of the bytes, -1 for none, and whether
--- effects are dropped past it.
+-- effects are dropped past it. It closes a Redis that was emptied: sonic_beat does so only while a Sonic ships.
 reads('sonic_unsent', nil, function(out)
+	shards.close_emptied(out)
 	local first = call('XRANGE', out, '-', '+', 'COUNT', '1')[1]
 	local age = first and math.max(0, wall_clock() - ms_of(first[1])) or 0
 	local bound = c.bound == 1 / 0 and '-1' or format('%.0f', c.bound)

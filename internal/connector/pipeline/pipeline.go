@@ -445,16 +445,17 @@ func (l *Pipeline) finish() {
 	l.set.remove(l)
 }
 
-// inFlight returns what the window holds, and the time of the first message: when the source's broker
-// stored it, or when this process received it.
-func (l *Pipeline) inFlight() (held amount, since time.Time) {
+// oldest returns the time of the window's first message: when the source's broker stored it, or when
+// this process received it. It is zero if the window is empty.
+func (l *Pipeline) oldest() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.window.Len() > 0 {
-		from := (*l.window.Head()).m.From
-		if since = from.Stored; since.IsZero() {
-			since = from.Received
-		}
+	if l.window.Len() == 0 {
+		return time.Time{}
 	}
-	return l.held, since
+	from := (*l.window.Head()).m.From
+	if from.Stored.IsZero() {
+		return from.Received
+	}
+	return from.Stored
 }

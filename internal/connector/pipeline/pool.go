@@ -22,6 +22,13 @@ type pool struct {
 	waiting  map[*Pipeline]struct{}
 }
 
+// all returns what all pipelines hold at this moment.
+func (p *pool) all() amount {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
 // divide gives each pipeline its own share of bounds. A pipeline may hold more for a while.
 func (p *pool) divide(bounds amount, pipelines map[*Pipeline]struct{}) {
 	p.mu.Lock()

@@ -90,7 +90,7 @@ func TestStuckPipelinesLeaveOthersTheirShare(t *testing.T) {
 }
 
 // TestBoundsWhilePipelinesOpenAndClose: all pipelines together exceed the bound by at most one message
-// each.
+// each, and State never shows more.
 func TestBoundsWhilePipelinesOpenAndClose(t *testing.T) {
 	const pipelines, rounds, each, bound = 12, 4, 400, 100
 	outcomes := make(chan func(error), 10_000)
@@ -110,6 +110,18 @@ func TestBoundsWhilePipelinesOpenAndClose(t *testing.T) {
 			done(nil)
 		}
 	})
+	var shown int
+	end := make(chan struct{})
+	workers.Go(func() {
+		for {
+			shown = max(shown, b.State().InFlight)
+			select {
+			case <-end:
+				return
+			default:
+			}
+		}
+	})
 	for i := range pipelines {
 		offering.Go(func() {
 			for range rounds {
@@ -123,8 +135,10 @@ func TestBoundsWhilePipelinesOpenAndClose(t *testing.T) {
 	}
 	offering.Wait()
 	close(outcomes)
+	close(end)
 	workers.Wait()
 	assert.LessOrEqual(t, most.Load(), int64(bound+pipelines))
+	assert.LessOrEqual(t, shown, bound+pipelines)
 	assert.Zero(t, b.pool.held)
 	assert.Zero(t, b.pool.borrowed)
 }

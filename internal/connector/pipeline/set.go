@@ -166,12 +166,11 @@ func (s *Set) State() State {
 		Stored: s.stored.Load(), Filtered: s.filtered.Load(), Refused: s.refused.Load(), Resent: s.resent.Load(),
 	}
 	st.MaxInFlight, st.MaxBytes = s.Bounds()
+	held := s.pool.all()
+	st.InFlight, st.Bytes = int(held.messages), held.bytes
 	now := time.Now()
 	for l := range s.pipelines {
-		held, since := l.inFlight()
-		st.InFlight += int(held.messages)
-		st.Bytes += held.bytes
-		if !since.IsZero() {
+		if since := l.oldest(); !since.IsZero() {
 			st.Oldest = max(st.Oldest, now.Sub(since))
 		}
 	}

@@ -18,8 +18,8 @@ func (c *Client) HurryReaders(by time.Duration) {
 // given up.
 func SetResubscribeForChunks(c *Client, d time.Duration) { c.consumers.ResubscribeForChunks = d }
 
-// SetAckLanding sets how long an acknowledgement may be on its way. It may be lost with a connection
-// that ends before.
+// SetAckLanding sets how long an acknowledgement may be on its way. A connection that ends before
+// that may lose it.
 func SetAckLanding(c *Client, d time.Duration) { c.consumers.AckLanding = d }
 
 // SetReadersDiscoverEvery sets how often readers look for new partitions.

@@ -56,7 +56,7 @@ func TestDrainWaitsWhileItCannotSubscribe(t *testing.T) {
 	client := dial(t, s.URL(), messaging.WithRegisterer(reg))
 	publishNumbers(s, "k", 10)
 	cfg := quickConfig(messaging.Exclusive, messaging.OrderTotal)
-	cfg.DrainIdle = 100 * time.Millisecond
+	cfg.DrainIdle = time.Second // less than five attempts take, and more than a first message
 	c, err := client.Consumer(cfg)
 	require.NoError(t, err)
 	release, entered := make(chan struct{}), make(chan struct{}, 2)
@@ -73,11 +73,11 @@ func TestDrainWaitsWhileItCannotSubscribe(t *testing.T) {
 	}()
 	<-entered
 	eventually(t, "all are here", func() bool { return received(t, reg) == 10 })
-	refused := s.FailSubscribe(topic, fakebroker.ConsumerBusy, 4)
+	refused := s.FailSubscribe(topic, fakebroker.ConsumerBusy, 5)
 	s.CutConnections()
 	require.NoError(t, refused.Wait(testContext(t), 2), "the session has ended")
 	close(release)
 	require.NoError(t, <-ended)
 	require.Zero(t, s.Backlog(topic, "sub"), "what the session dropped is handled")
-	require.Equal(t, 4, refused.Hits())
+	require.Equal(t, 5, refused.Hits())
 }

@@ -294,7 +294,7 @@ func (w *zoneGroup) writing(names ...string) (stop func() (acked map[string]int6
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	every := 2 * time.Millisecond
+	every := 10 * time.Millisecond
 	if w.clustered { // the exchange of effects takes longer, and must not fall behind for good
 		every *= 5
 	}

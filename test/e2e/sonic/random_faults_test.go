@@ -129,6 +129,15 @@ func (w *randomRun) span(d time.Duration) time.Duration {
 	return d / 2
 }
 
+// pace is the longest time between two attempts of a writer. In an ordinary run the servers of other
+// tests share the processors.
+func (w *randomRun) pace() time.Duration {
+	if w.long {
+		return 12 * time.Millisecond
+	}
+	return 40 * time.Millisecond
+}
+
 // begin makes a fault happen and returns what ends it.
 func (w *randomRun) begin(f fault) (end func()) {
 	w.t.Helper()

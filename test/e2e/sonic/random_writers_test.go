@@ -108,7 +108,7 @@ func (w *randomRun) writer(s *site, number int, act func(*connection)) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(time.Duration(r.Int64N(int64(12 * time.Millisecond)))): // the rate of attempts
+			case <-time.After(time.Duration(r.Int64N(int64(w.pace())))): // the rate of attempts
 			}
 			w.gate.RLock()
 			act(c)

@@ -126,14 +126,12 @@ func (c *clusterState) measure(ctx context.Context, cfg OutboxConfig) (measureme
 		return measurement{}, errNoMap
 	}
 	all := m.Primaries()
-	states, oldest, errs := make([]redislib.PrimaryState, len(all)), make([]int64, len(all)), make([]error, len(all))
+	states, ages, errs := make([]redislib.PrimaryState, len(all)), make([]time.Duration, len(all)), make([]error, len(all))
 	var asking sync.WaitGroup
 	for i, p := range all {
 		asking.Go(func() {
 			states[i], errs[i] = redislib.LookPrimary(ctx, c.primary(p.Address))
-			if states[i].Opened {
-				oldest[i], errs[i] = redislib.OldestEntry(ctx, c.primary(p.Address))
-			}
+			ages[i] = states[i].Age(ctx, c.primary(p.Address))
 			if info, err := c.primary(p.Address).Info(ctx, "memory").Result(); err == nil {
 				c.memory.update(p.Address, infoOf(info))
 			}
@@ -149,8 +147,10 @@ func (c *clusterState) measure(ctx context.Context, cfg OutboxConfig) (measureme
 		if errs[i] == nil {
 			answers++
 			total.Bytes += states[i].Bytes
-			if oldest[i] > 0 {
-				total.Age = max(total.Age, time.Duration(int64(states[i].Clock)-oldest[i])*time.Millisecond)
+			if ages[i] < 0 || total.Age < 0 {
+				total.Age = -time.Second // not known
+			} else {
+				total.Age = max(total.Age, ages[i])
 			}
 			total.full = total.full || states[i].Bytes > int64(cfg.Bytes)/int64(len(all))
 		}

@@ -127,19 +127,21 @@ func TestStatesOfPrimaries(t *testing.T) {
 	require.ErrorContains(t, s.checkAny(), "primary "+one.Addr()+" takes no writes: no Sonic has opened it yet")
 	require.ErrorContains(t, s.checkAny(), "primary "+two.Addr()+" takes no writes: no Sonic has opened it yet")
 
-	open := func(srv *stack.RedisServer, ready bool) *redis.Client {
+	library, _, err := script.Library()
+	require.NoError(t, err)
+	open := func(srv *stack.RedisServer, ready bool, library string) *redis.Client {
 		db := srv.Client(t)
 		conn := db.Conn()
 		t.Cleanup(func() { _ = conn.Close() })
-		require.NoError(t, script.Load(ctx, db))
+		require.NoError(t, db.Do(ctx, "FUNCTION", "LOAD", "REPLACE", library).Err())
 		l := redislib.NewPrimary(conn, redislib.Config{Zone: "a", Others: []string{"b"}, Default: policyLWW})
 		require.NoError(t, l.Open(ctx, redislib.PrimaryState{Opened: true}, ready, 0))
 		_, err := l.Hold(ctx, []int{0, 16383})
 		require.NoError(t, err)
 		return db
 	}
-	db := open(one, true)
-	open(two, false)
+	db := open(one, true, library)
+	open(two, false, library)
 	slot := script.SlotKeys(0)
 	require.NoError(t, db.Do(ctx, "FCALL", "sonic_set", 1, slot.Outbox, "0", strings.TrimSuffix(slot.Markers, "mark")+"x", make([]byte, 3<<19)).Err())
 	m, err = s.measure(ctx, cfg)
@@ -147,7 +149,7 @@ func TestStatesOfPrimaries(t *testing.T) {
 	assert.Greater(t, m.Bytes, int64(3<<19))
 	assert.True(t, m.full, "it is less than both may have, and more than one may")
 	assert.Equal(t, "the outbox is full: Pulsar has not stored ", m.problem()[:42])
-	assert.Contains(t, m.problem(), "old")
+	assert.Contains(t, m.problem(), "of effects, the oldest ")
 	require.Eventually(t, func() bool {
 		m, err = s.measure(ctx, cfg)
 		return err == nil && m.Age > 0
@@ -164,6 +166,14 @@ func TestStatesOfPrimaries(t *testing.T) {
 sonic_cluster_primary_ready{primary="`+one.Addr()+`"} 1
 sonic_cluster_primary_ready{primary="`+two.Addr()+`"} 0
 `), "sonic_cluster_primary_ready"))
+
+	open(two, true, strings.Replace(library, "'sonic_oldest'", "'sonic_other'", 1))
+	m, err = s.measure(ctx, cfg)
+	require.NoError(t, err)
+	assert.True(t, m.full)
+	assert.Negative(t, m.Age, "the library of an older Sonic does not report it")
+	assert.NotContains(t, m.problem(), "old")
+	require.Empty(t, s.notReady())
 
 	require.NoError(t, two.Client(t).ConfigSet(ctx, "maxmemory", "1").Err())
 	require.NoError(t, two.Client(t).ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err())

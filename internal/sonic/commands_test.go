@@ -83,9 +83,11 @@ func TestAMistakenCommandIsNoService(t *testing.T) {
 	cfg := sonic.DefaultConfig()
 	cfg.Zone, cfg.Zones = "a", []string{"a", "b"}
 	cfg.Peers = []sonic.Peer{{Zone: "b", Redis: sonic.RedisConfig{URL: "redis://127.0.0.1:1"}}}
-	require.ErrorContains(t, command(t, cfg, "-bootstrap", ""), "-bootstrap needs the name of a zone")
-	require.ErrorContains(t, command(t, cfg, "-repair.from", "b"), "-repair.from needs -repair")
-	require.ErrorContains(t, command(t, cfg, "-check", "-repair.from", "b"), "-repair.from needs -repair")
+	free := cfg // -repair.from alone does not change the port
+	free.Admin.Listen = "127.0.0.1:0"
+	require.ErrorContains(t, command(t, free, "-bootstrap", ""), "-bootstrap needs the name of a zone")
+	require.ErrorContains(t, command(t, free, "-repair.from", "b"), "-repair.from needs -repair")
+	require.ErrorContains(t, command(t, free, "-check", "-repair.from", "b"), "-repair.from needs -repair")
 
 	fs := flag.NewFlagSet("sonic", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)

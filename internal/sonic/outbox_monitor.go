@@ -39,10 +39,14 @@ func unknownMeasurement(full bool) measurement {
 
 // problem describes a full outbox.
 func (m measurement) problem() string {
-	if m.Bytes < 0 {
-		return "the outbox is full"
+	problem := "the outbox is full"
+	if m.Bytes >= 0 {
+		problem += fmt.Sprintf(": Pulsar has not stored %d bytes of effects", m.Bytes)
 	}
-	return fmt.Sprintf("the outbox is full: Pulsar has not stored %d bytes of effects, the oldest %s old", m.Bytes, m.Age.Round(time.Second))
+	if m.Age >= 0 {
+		problem += fmt.Sprintf(", the oldest %s old", m.Age.Round(time.Second))
+	}
+	return problem
 }
 
 // newOutboxMonitor returns a monitor that measures by ask.

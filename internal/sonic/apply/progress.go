@@ -129,10 +129,14 @@ func (p *progress) recordSettings(other string) {
 	}
 }
 
+// endTimeout is how long reading the last message of the topic may take. It is longer than the client
+// needs to find out that the last entry brings none.
+const endTimeout = 15 * time.Second
+
 // readEnd reads the last message of the topic. It returns nil if the topic has no message that can
 // be read.
 func (p *progress) readEnd(ctx context.Context) (*wire.Header, error) {
-	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	last, err := p.client.Last(ctx, p.cfg.Topic)
 	if err != nil || last == nil {

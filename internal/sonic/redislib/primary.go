@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -58,10 +59,20 @@ func LookPrimary(ctx context.Context, db script.Doer) (PrimaryState, error) {
 	return state, err
 }
 
-// OldestEntry returns the time, in milliseconds, of the oldest entry of the streams that
-// [PrimaryState] counts. It is 0 if there is none.
-func OldestEntry(ctx context.Context, db script.Doer) (ms int64, err error) {
-	return db.Do(ctx, functionCall("sonic_oldest", nil)...).Int64()
+// Age returns the age of the oldest entry of the streams that s counts, 0 if there is none. It is
+// negative if it is not known: db does not answer, or has the library of an older Sonic.
+func (s PrimaryState) Age(ctx context.Context, db script.Doer) time.Duration {
+	if !s.Opened {
+		return 0
+	}
+	oldest, err := db.Do(ctx, functionCall("sonic_oldest", nil)...).Int64()
+	switch {
+	case err != nil:
+		return -time.Second
+	case oldest == 0:
+		return 0
+	}
+	return max(time.Duration(int64(s.Clock)-oldest)*time.Millisecond, 0)
 }
 
 func primaryState(c *redis.Cmd) (s PrimaryState, err error) {

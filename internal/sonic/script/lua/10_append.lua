@@ -68,8 +68,8 @@ end
 
 -- What streams hold, in bytes. Of what a stream held when it was counted first, old bytes in old_count entries are
 -- left; added entries came behind them. Each of list[first..last] is an id and the bytes of the added entries up to it
--- that no earlier one counts; rest is what those take that were added behind the first `marked` ones. since is the
--- time of the first entry.
+-- that no earlier one counts; rest is what those take that were added behind the first `marked` ones. since is, in a
+-- Redis Cluster, the time of the first entry.
 local backlog = {}
 
 -- first_ms returns the time of the first entry of a stream that has entries.
@@ -90,7 +90,7 @@ function backlog.trim(out, id, count)
 	local stream = c.streams[out]
 	if count == 0 then c.streams[out], c.unread[out] = nil, nil end
 	if not stream then return end
-	if count > 0 then stream.since = backlog.first_ms(out) end
+	if count > 0 and c.clustered then stream.since = backlog.first_ms(out) end
 	-- Without marks between them, entries have the same size, as far as is known.
 	local left = math.max(0, count - stream.added)
 	if left < stream.old_count then
@@ -147,7 +147,7 @@ local function add_to_stream(out, id, tx, effects)
 	else
 		id = call('XADD', out, id, 'e', last)
 	end
-	local stream = c.streams[out] or backlog.start(out, 0, 0, ms_of(id))
+	local stream = c.streams[out] or backlog.start(out, 0, 0, math.max(ms_of(id), c.watermark))
 	local rest = stream.rest + n
 	c.bytes, stream.added = c.bytes + n, stream.added + pieces
 	if rest >= PIECE then

@@ -84,7 +84,7 @@ always('sonic_open', nil, function(out, args)
 	if c.alone then call('UNLINK', VERSION_HASH[out]) end -- no version is stored of what is written from now on
 	requests.repeat_all(out)
 	local length = call('XLEN', out)
-	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length, backlog.first_ms(out)) end
+	if length > 0 then backlog.start(out, call('MEMORY', 'USAGE', out, 'SAMPLES', '0'), length) end
 	local bound, drops = string.match(flags, 'b(%d+)(d?)')
 	backlog.limit(bound, drops == 'd')
 	local whole = string.find(flags, 'f', 1, true) ~= nil or #behind(out) == 0
@@ -93,8 +93,8 @@ always('sonic_open', nil, function(out, args)
 	return redis_state(out)
 end)
 
--- close_emptied closes one Redis that lost Sonic's state while it was open, by a FLUSHALL past Sonic, and tells whether
--- it has.
+-- close_emptied closes one Redis that lost Sonic's state while it was open, by a FLUSHALL that did not go through Sonic.
+-- It returns whether it has closed it.
 function shards.close_emptied(out)
 	if not c.opened or c.alone or c.clustered or call('HGET', state(out, 'meta'), 'zone') == c.zone then return false end
 	c.ready, c.opened = false, false

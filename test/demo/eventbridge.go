@@ -143,11 +143,13 @@ func (e *eventbridge) call(ctx context.Context, method, path string, in, out any
 	var status int
 	var answer []byte
 	var err error
-	for began := time.Now(); ; {
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
 		run := e.service.run()
 		status, answer, err = e.send(ctx, method, path, "application/json", in)
-		again := err == nil && status == http.StatusServiceUnavailable || err != nil && ctx.Err() == nil && e.service.excused(ctx, run)
-		if !again || time.Since(began) >= patience {
+		again := err == nil && status == http.StatusServiceUnavailable || err != nil && ctx.Err() == nil && e.service.excused(waiting, run)
+		if !again || waiting.Err() != nil {
 			break
 		}
 		select {
@@ -156,7 +158,7 @@ func (e *eventbridge) call(ctx context.Context, method, path string, in, out any
 			return ctx.Err()
 		}
 	}
-	if err != nil {
+	if err := errors.Join(ctx.Err(), err); err != nil {
 		return err
 	}
 	if status/100 != 2 {

@@ -71,8 +71,7 @@ func (m *member) checkGap(c *claimedPartition) (restart bool, err error) {
 			s.starts.WithLabelValues(c.topic).Inc()
 			if _, logged := m.started.LoadOrStore(c.topic, true); !logged {
 				// Nothing tells a new group from one whose offsets Kafka has deleted.
-				s.log.Info("partitions without a committed offset are read from the oldest message. A new group has no offsets. "+
-					"If its offsets have expired (offsets.retention.minutes), messages are sent again", zap.String("topic", c.topic))
+				s.log.Info("partitions without a committed offset are read from the oldest message", zap.String("topic", c.topic))
 			}
 		}
 		return false, nil

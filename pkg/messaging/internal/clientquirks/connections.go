@@ -20,9 +20,9 @@ import (
 // one and then, for the break, a second time by the same one. Before that it empties its queue,
 // and the broker, which sees one connected consumer, delivers nothing again: Broken is called.
 type Connections struct {
-	Current atomic.Uint32 // counts connections
-	Broken  func()        // called when a consumer may have lost messages
-	Landing time.Duration // in place of AckLanding, for tests; 0: AckLanding
+	Current    atomic.Uint32 // counts connections
+	Broken     func()        // called when a consumer may have lost messages
+	AckLanding time.Duration // in place of the constant, for tests; 0: the constant
 
 	mu    sync.Mutex
 	open  int       // being made
@@ -95,7 +95,7 @@ func (r *reconnect) Reset() {
 }
 
 // Lost reports whether an acknowledgement that was sent at a time may have been lost with the
-// connection that ended last. The broker has it when that connection lasted Landing longer.
+// connection that ended last. The broker has it when that connection lasted AckLanding longer.
 // One sent before that connection was made waited in the client for it.
 func (c *Connections) Lost(sent time.Time) bool {
 	c.mu.Lock()
@@ -103,7 +103,7 @@ func (c *Connections) Lost(sent time.Time) bool {
 	if c.stood.After(sent) {
 		sent = c.stood
 	}
-	return c.ended.Sub(sent) < cmp.Or(c.Landing, AckLanding)
+	return c.ended.Sub(sent) < cmp.Or(c.AckLanding, AckLanding)
 }
 
 // Redelivering reports whether brokers have begun their redeliveries.

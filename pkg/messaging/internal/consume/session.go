@@ -207,7 +207,7 @@ func (r *run) newSession(src source, consumers *partitionConsumers) (*session, e
 	}
 	s.receiving, s.cancel = context.WithCancelCause(context.Background())
 	s.arrivals.connections.Current.Store(1)
-	s.arrivals.connections.Landing = r.c.parent.AckLanding
+	s.arrivals.connections.AckLanding = r.c.parent.AckLanding
 	s.arrivals.channel = budget.ChannelLength(s.queue)
 	s.arrivals.connections.Broken = func() { s.abort(errDropped) }
 	s.ch = make(chan pulsar.ConsumerMessage, s.arrivals.channel)

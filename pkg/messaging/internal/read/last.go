@@ -94,11 +94,11 @@ func (c *Readers) last(ctx context.Context, topic string) (*record.Delivery, err
 	return c.lastOf(ctx, topic, end, maxLastEntries, c.Waits.Nothing)
 }
 
-// maxLastEntries is in how many of the last entries the last message is looked for.
+// maxLastEntries is how many entries Last looks back at most.
 const maxLastEntries = 1000
 
 // lastOf reads the last entries, up to end, and returns the message that ends there. The error is
-// errUnshown when none has come for as long as wait.
+// errUnshown if no message arrives within wait.
 func (c *Readers) lastOf(ctx context.Context, topic string, end pulsar.MessageID, entries int64, wait time.Duration) (*record.Delivery, error) {
 	// The id of a whole entry, the one before, leaves open no place in a batch.
 	start := pulsar.NewMessageID(end.LedgerID(), max(end.EntryID()-entries, -1), -1, end.PartitionIdx())

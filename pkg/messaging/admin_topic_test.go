@@ -68,7 +68,10 @@ func TestCompactionLeavesTheNewestOfEachKey(t *testing.T) {
 			eventually(t, "compacted", func() bool {
 				state, reason, err := m.Compaction(ctx)
 				require.NoError(t, err)
-				require.NotEqual(t, messaging.CompactionFailed, state, reason)
+				if state == messaging.CompactionFailed {
+					require.True(t, brokerCutOff(reason), reason)
+					require.NoError(t, m.Compact(ctx))
+				}
 				return state == messaging.CompactionDone
 			})
 			cfg := consumerConfig(m.Name(), messaging.Exclusive)

@@ -21,17 +21,27 @@ import (
 
 // What readers and entry writers do on the real broker.
 
-// compact compacts a topic without partitions, and waits for that.
+// compact compacts a topic without partitions, and waits for that. On a busy machine a broker may
+// lose its connection to itself: then it is told again.
 func compact(t *testing.T, srv *stack.PulsarServer, topic string) {
 	t.Helper()
 	path := "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + "/compaction"
 	require.NoError(t, srv.Admin(testContext(t), "PUT", path, nil, nil))
 	require.Eventually(t, func() bool {
-		var status struct{ Status string }
+		var status struct{ Status, LastError string }
 		require.NoError(t, srv.Admin(testContext(t), "GET", path, nil, &status))
-		require.NotEqual(t, "ERROR", status.Status)
+		if status.Status == "ERROR" {
+			require.True(t, brokerCutOff(status.LastError), status.LastError)
+			require.NoError(t, srv.Admin(testContext(t), "PUT", path, nil, nil))
+		}
 		return status.Status == "SUCCESS"
 	}, await.Patience, 50*time.Millisecond)
+}
+
+// brokerCutOff reports whether a compaction failed because the broker had lost its connection to
+// itself.
+func brokerCutOff(reason string) bool {
+	return strings.Contains(reason, "ConnectException") || strings.Contains(reason, "Disconnected from server")
 }
 
 func TestReaderOfACompactedTopic(t *testing.T) {

@@ -53,19 +53,21 @@ func IsStatus(err error, status int) bool {
 	return errors.As(err, &e) && e.Status == status
 }
 
-// lacksBookie reports whether the broker has lost its connection to its only bookie, or avoids it.
-func lacksBookie(err error) bool {
+// isCutOff reports whether the broker has lost its connection to its only bookie or to itself, or
+// avoids the bookie.
+func isCutOff(err error) bool {
 	e := (*StatusError)(nil)
 	return errors.As(err, &e) && e.Status == http.StatusInternalServerError &&
-		(strings.Contains(e.body, "Not enough non-faulty bookies") || strings.Contains(e.body, "ClosedChannelException"))
+		(strings.Contains(e.body, "Not enough non-faulty bookies") || strings.Contains(e.body, "ClosedChannelException") ||
+			strings.Contains(e.body, "Disconnected from server"))
 }
 
 // Do sends in as JSON unless nil and decodes the answer into out unless nil. A *string takes the
 // answer as it is.
 //
-// A busy machine's broker may avoid its only bookie, or lose its connection to it, for some seconds:
-// Do then asks again, until ctx ends. A PUT that failed so may have made a part of what it makes, so a
-// later "exists already" is its success.
+// A busy machine's broker may avoid its only bookie, or lose its connection to it or to itself, for
+// some seconds: Do then asks again, until ctx ends. A PUT that failed so may have made a part of what
+// it makes, so a later "exists already" is its success.
 func (a *Client) Do(ctx context.Context, method, path string, in, out any) error {
 	again := false
 	for {
@@ -73,7 +75,7 @@ func (a *Client) Do(ctx context.Context, method, path string, in, out any) error
 		switch {
 		case err == nil, again && method == http.MethodPut && IsStatus(err, http.StatusConflict):
 			return nil
-		case !lacksBookie(err):
+		case !isCutOff(err):
 			return err
 		}
 		select {

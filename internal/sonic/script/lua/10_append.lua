@@ -72,8 +72,11 @@ end
 -- Redis Cluster, the time of the first entry.
 local backlog = {}
 
--- first_ms returns the time of the first entry of a stream that has entries.
-function backlog.first_ms(out) return ms_of(call('XRANGE', out, '-', '+', 'COUNT', '1')[1][1]) end
+-- first_ms returns the time of the first entry of a stream, nil if it has none.
+function backlog.first_ms(out)
+	local first = call('XRANGE', out, '-', '+', 'COUNT', '1')[1]
+	return first and ms_of(first[1])
+end
 
 -- start counts a stream that holds bytes in count entries.
 function backlog.start(out, bytes, count, since)

@@ -16,8 +16,8 @@ end)
 -- effects are dropped past it. It closes a Redis that was emptied: sonic_beat does so only while a Sonic ships.
 reads('sonic_unsent', nil, function(out)
 	shards.close_emptied(out)
-	local first = call('XRANGE', out, '-', '+', 'COUNT', '1')[1]
-	local age = first and math.max(0, wall_clock() - ms_of(first[1])) or 0
+	local first = backlog.first_ms(out)
+	local age = first and math.max(0, wall_clock() - first) or 0
 	local bound = c.bound == 1 / 0 and '-1' or format('%.0f', c.bound)
 	return {
 		c.dropping and '1' or '0', format('%d', call('HLEN', state(out, 'dropped'))),

@@ -16,39 +16,14 @@ import (
 	inside "github.com/aviaryhq/aviary/pkg/messaging/internal/publish"
 	"github.com/aviaryhq/aviary/test/await"
 	"github.com/aviaryhq/aviary/test/proxy"
-	"github.com/aviaryhq/aviary/test/stack"
 )
 
 // What readers and entry writers do on the real broker.
 
-// compact compacts a topic without partitions, and waits for that. On a busy machine a broker may
-// lose its connection to itself: then it is told again.
-func compact(t *testing.T, srv *stack.PulsarServer, topic string) {
-	t.Helper()
-	path := "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + "/compaction"
-	require.NoError(t, srv.Admin(testContext(t), "PUT", path, nil, nil))
-	require.Eventually(t, func() bool {
-		var status struct{ Status, LastError string }
-		require.NoError(t, srv.Admin(testContext(t), "GET", path, nil, &status))
-		if status.Status == "ERROR" {
-			require.True(t, brokerCutOff(status.LastError), status.LastError)
-			require.NoError(t, srv.Admin(testContext(t), "PUT", path, nil, nil))
-		}
-		return status.Status == "SUCCESS"
-	}, await.Patience, 50*time.Millisecond)
-}
-
-// brokerCutOff reports whether a compaction failed because the broker had lost its connection to
-// itself.
-func brokerCutOff(reason string) bool {
-	return strings.Contains(reason, "ConnectException") || strings.Contains(reason, "Disconnected from server")
-}
-
 func TestReaderOfACompactedTopic(t *testing.T) {
 	t.Parallel()
-	srv := stack.Pulsar(t)
-	client := dial(t, srv.URL())
-	topic := srv.Topic(t, srv.Namespace(t), 0)
+	m := newManaged(t, 0)
+	client, topic := m.client, m.Name()
 	// Together in batches, so that compaction leaves parts of them.
 	p := open(t, client, topic, entries)
 	put := func(pairs ...string) {
@@ -83,20 +58,20 @@ func TestReaderOfACompactedTopic(t *testing.T) {
 	want := map[string]string{"a": "2", "b": "1", "c": "1", "d": "1"}
 	following := openReader(t, client, compacted)
 	require.Equal(t, want, state(following))
-	compact(t, srv, topic)
+	m.compact(t)
 	require.Equal(t, want, state(openReader(t, client, compacted)))
 
 	// The last messages are removed altogether.
 	put("c", "d", "e=1", "e")
 	want = map[string]string{"a": "2", "b": "1"}
 	require.Equal(t, want, state(openReader(t, client, compacted)), "before the compaction")
-	compact(t, srv, topic)
+	m.compact(t)
 	require.Equal(t, want, state(openReader(t, client, compacted)), "after it")
 	// A reader whose end was removed before it came there.
 	require.Len(t, toEnd(t, following), 4)
 	put("a", "b")
 	late := openReader(t, client, compacted)
-	compact(t, srv, topic)
+	m.compact(t)
 	state(late)
 	require.Empty(t, state(openReader(t, client, compacted)), "nothing is left")
 	put("f=1")

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/test/demo/display"
 )
 
@@ -149,13 +150,8 @@ func (e *eventbridge) call(ctx context.Context, method, path string, in, out any
 		run := e.service.run()
 		status, answer, err = e.send(ctx, method, path, "application/json", in)
 		again := err == nil && status == http.StatusServiceUnavailable || err != nil && ctx.Err() == nil && e.service.excused(waiting, run)
-		if !again || waiting.Err() != nil {
+		if !again || !backoff.Sleep(waiting, sendAgainAfter) {
 			break
-		}
-		select {
-		case <-time.After(sendAgainAfter):
-		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
 	if err := errors.Join(ctx.Err(), err); err != nil {

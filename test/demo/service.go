@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/test/demo/display"
 )
 
@@ -111,9 +112,7 @@ func (s *service) keep() {
 		}
 		s.change(func() { s.up = false })
 		s.screen.Note("%s ended (%s); starting it again", s.name, c.status())
-		select {
-		case <-time.After(time.Duration(failed) * failedStartPause):
-		case <-s.ctx.Done():
+		if !backoff.Sleep(s.ctx, time.Duration(failed)*failedStartPause) {
 			return
 		}
 		c, err := s.start()

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/aviaryhq/aviary/pkg/backoff"
 	"github.com/aviaryhq/aviary/test/demo/display"
 )
 
@@ -222,9 +223,7 @@ func untilRun(ctx context.Context, send func() error) error {
 		if !notRun(err) || time.Since(began) > patience {
 			return err
 		}
-		select {
-		case <-time.After(sendAgainAfter):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, sendAgainAfter) {
 			return ctx.Err()
 		}
 	}
